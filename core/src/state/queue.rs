@@ -378,6 +378,13 @@ impl Queues {
         positions.find(|position| self.is_present(*position))
     }
 
+    /// Returns true if a queue has a present waiter at another position than this one.
+    pub fn has_other(&self, id: QueueId, position: Position) -> bool {
+        let positions = self.get(id).into_iter();
+        let mut positions = positions.flat_map(|queue| queue.present.iter());
+        positions.any(|other| other != position && self.is_present(other))
+    }
+
     /// Returns true if a position has a present waiter.
     fn is_present(&self, position: Position) -> bool {
         let waiter = self.at(position);

@@ -28,6 +28,17 @@ pub(super) enum Admission {
     },
 }
 
+/// The waiters that a request stands behind at a name that its token does not hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Behind every waiter: the request is a newcomer's.
+    Newcomer,
+    /// Behind the waiters before this position, at which the request waits or shall go on waiting.
+    At(Position),
+    /// Behind every waiter except the one at this position, whose wait the request replaces.
+    InsteadOf(Position),
+}
+
 /// The fence of the grants that a token has already, if it is the same for all of them.
 #[derive(Default)]
 struct Kept {
@@ -66,7 +77,7 @@ impl WaitQueues {
         tx: &mut Transaction,
     ) -> Result<Admission, Refusal> {
         for (by, name) in names.iter().enumerate() {
-            let compatibility = self.compatibility_at(name, request, None, tx);
+            let compatibility = self.compatibility_at(name, request, Turn::Newcomer, tx);
             if !likely(matches!(compatibility, Some(Admitted))) {
                 let rest = (by, compatibility);
                 return self.conflicting_admission(rest, names, request, tx);
@@ -92,8 +103,8 @@ impl WaitQueues {
         let mut known = Some(compatibility);
         for (by, name) in names.iter().enumerate().skip(first) {
             let compatibility = known.take();
-            let compatibility =
-                compatibility.unwrap_or_else(|| self.compatibility_at(name, request, None, tx));
+            let compatibility = compatibility
+                .unwrap_or_else(|| self.compatibility_at(name, request, Turn::Newcomer, tx));
             match compatibility {
                 Some(Admitted) => {}
                 Some(Reentry { fence } | Downgrade { fence }) => kept.add(fence),
@@ -140,9 +151,10 @@ impl WaitQueues {
             lack,
         };
         let names = waiter.names.as_slice();
+        let turn = Turn::At(position);
         let mut known = self.queues.blocked_by_number(position).and_then(|by| {
             let name = names.get(by)?;
-            let compatibility = self.compatibility_at(name, &waiter.request, Some(position), tx);
+            let compatibility = self.compatibility_at(name, &waiter.request, turn, tx);
             Some((by, compatibility))
         });
         match &known {
@@ -160,7 +172,7 @@ impl WaitQueues {
             let known = known.take_if(|(known_by, _)| *known_by == by);
             let compatibility = match known {
                 Some((_, compatibility)) => compatibility,
-                None => self.compatibility_at(name, &waiter.request, Some(position), tx),
+                None => self.compatibility_at(name, &waiter.request, turn, tx),
             };
             match compatibility {
                 Some(UpgradeBlocked | Blocked) => return Ok(blocked(by, None)),
@@ -176,17 +188,17 @@ impl WaitQueues {
         })
     }
 
-    /// Returns true if a request would be granted at once if it took up this absent position.
+    /// Returns true if a request in this turn can be granted now.
     #[inline(never)]
-    pub(super) fn is_admissible_at(
+    pub(super) fn is_admissible(
         &self,
-        position: Position,
+        turn: Turn,
         names: &Names,
         request: &Request,
         tx: &mut Transaction,
     ) -> bool {
         names.iter().all(
-            |name| match self.compatibility_at(name, request, Some(position), tx) {
+            |name| match self.compatibility_at(name, request, turn, tx) {
                 Some(Admitted) => !tx.is_away(name),
                 Some(Reentry { .. } | Downgrade { .. } | Raise { .. } | Upgrade) => true,
                 Some(UpgradeBlocked | RaiseBlocked { .. } | Blocked) | None => false,
@@ -195,8 +207,7 @@ impl WaitQueues {
     }
 
     /// Returns the compatibility of a request with the lock of one of its names and the queue there, or
-    /// `None` for a key of another type. The request is a newcomer's, or that of the waiter at
-    /// `position`.
+    /// `None` for a key of another type.
     ///
     /// A token needs no turn for a name that it holds. Otherwise a holder could wait for the
     /// waiters that wait for it.
@@ -205,14 +216,14 @@ impl WaitQueues {
         &self,
         name: &Name,
         request: &Request,
-        position: Option<Position>,
+        turn: Turn,
         tx: &mut Transaction,
     ) -> Option<Compatibility> {
         tx.steps += 1;
         // perf: reading the lock costs more than everything else here. The recorded holders are
         // right if no key may have changed since the table last settled it.
         let knows_holders = tx.nothing_touched && !self.queues.is_empty();
-        if knows_holders && position.is_none() {
+        if knows_holders && turn == Turn::Newcomer {
             let queue = tx.queue(name, &self.queues);
             if queue.is_some_and(|queue| self.queues.is_behind(queue, &request.token)) {
                 return Some(Blocked);
@@ -224,9 +235,13 @@ impl WaitQueues {
             return Some(compatibility);
         }
         let queue = tx.queue(name, &self.queues);
-        match queue.and_then(|queue| self.queues.head(queue)) {
-            Some(head) if position.is_none_or(|own| head < own) => Some(Blocked),
-            _ => Some(Admitted),
-        }
+        let is_behind = match turn {
+            Turn::Newcomer => queue.and_then(|it| self.queues.head(it)).is_some(),
+            Turn::At(own) => queue
+                .and_then(|it| self.queues.head(it))
+                .is_some_and(|head| head < own),
+            Turn::InsteadOf(own) => queue.is_some_and(|it| self.queues.has_other(it, own)),
+        };
+        Some(if is_behind { Blocked } else { Admitted })
     }
 }

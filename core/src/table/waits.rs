@@ -1,7 +1,7 @@
 //! Waits: the start of a wait, its continuation by a newer request of the same token, and its
 //! cancellation.
 
-use super::admission::Admission;
+use super::admission::{Admission, Turn};
 use super::deadlock::{JoinAt, Newcomer};
 use super::grants::Grantee;
 use super::lock_table::WaitQueues;
@@ -50,11 +50,16 @@ impl WaitQueues {
                 return Ok(WaitStart::Granted(fence));
             }
         };
+        let older = self.kept_wait(names, &request.token, tx);
+        let join_at = self.join_at(older, request, upgrades);
+        if unlikely(older.is_some_and(|older| self.blocks_alone(older, join_at, wait, tx))) {
+            self.check_replicas(wait.replicas, tx)?;
+            let fence = self.grant_at_once(wait, None, tx);
+            return Ok(WaitStart::Granted(fence));
+        }
         if unlikely(upgrades > 0) && self.is_conversion_deadlock(names, request, tx) {
             return Err(Refusal::Deadlock);
         }
-        let older = self.kept_wait(names, &request.token, tx);
-        let join_at = self.join_at(older, request, upgrades);
         let newcomer = Newcomer {
             client_id: caller.client_id,
             names,
@@ -78,6 +83,23 @@ impl WaitQueues {
                 Ok(WaitStart::Queued(Enqueued::New, position))
             }
         }
+    }
+
+    /// Returns true if only the older wait of its token blocks a request. That wait ends or goes on by
+    /// the request, so the request need not wait.
+    #[inline(never)]
+    fn blocks_alone(
+        &self,
+        older: Position,
+        join_at: JoinAt,
+        WaitRequest { names, request, .. }: WaitRequest<'_>,
+        tx: &mut Transaction,
+    ) -> bool {
+        let turn = match join_at {
+            JoinAt::At(position) => Turn::At(position),
+            JoinAt::First | JoinAt::Last => Turn::InsteadOf(older),
+        };
+        self.is_admissible(turn, names, request, tx)
     }
 
     /// Grants a request that need not wait. An older wait of its token for the same names ends.
@@ -156,13 +178,7 @@ impl WaitQueues {
         wait: WaitRequest<'_>,
         tx: &mut Transaction,
     ) -> Result<(), Refusal> {
-        let WaitRequest {
-            names,
-            request,
-            kind,
-            ..
-        } = wait;
-        let position = older;
+        let WaitRequest { request, kind, .. } = wait;
         let older = older.and_then(|older| self.queues.at(older));
         let was_blocked = older.is_some_and(|older| older.kind.is_blocked());
         let (passes, others, most, refusal) = match kind {
@@ -179,15 +195,8 @@ impl WaitQueues {
                 Refusal::MaxTickets,
             ),
         };
-        if passes || most == 0 || others < most {
-            return Ok(());
-        }
-        // A request that takes up an absent position and is admissible there does not wait.
-        let is_kept = older.is_some_and(|older| request.takes_as_much_as(&older.request));
-        let passes = position
-            .filter(|_| is_kept)
-            .is_some_and(|position| self.is_admissible_at(position, names, request, tx));
-        passes.then_some(()).ok_or(refusal)
+        let has_room = passes || most == 0 || others < most;
+        has_room.then_some(()).ok_or(refusal)
     }
 
     /// Returns true if `lock.max-tickets` admits one more waiter without a connection. The waiter's

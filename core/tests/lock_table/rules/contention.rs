@@ -91,8 +91,8 @@ scenes! {
         ACQUIRE k c -> nil
         WAIT k b -> waits
         +10
-        WAIT k b SHARED -> waits
-        < WAIT k b: UNBLOCKED | WAIT k b SHARED: granted
+        WAIT k b SHARED -> granted
+        < WAIT k b: UNBLOCKED
         HOT k waits 1 waiters 0 waited-ms 10 longest-wait-ms 10 grants 0 refused 1
         WAIT k d KEEP 50 -> waits
         BYE WAIT k d KEEP 50

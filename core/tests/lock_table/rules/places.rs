@@ -283,14 +283,15 @@ fn who_lost_its_rights_loses_its_place_when_its_turn_comes() {
 fn who_loses_its_place_as_it_takes_it_is_refused() {
     let mut world = play(
         "ACQUIRE k h SHARED -> granted
-         QUEUE k a -> place 1",
+         QUEUE k a -> place 1
+         WAIT k v SHARED -> waits",
     );
     world.store.barred.insert(world::token("a"));
     assert_eq!(
         world.say("QUEUE k a SHARED"),
         "NOPERM No permissions to access a key"
     );
-    assert_eq!(world.holders("k"), ["h#1"]);
+    assert_eq!(world.holders("k"), ["h#1", "v#1"]);
     assert!(world.table.queues().is_empty());
 }
 

@@ -93,13 +93,6 @@ scenes! {
         ACQUIRE k b SHARED -> granted
         = k t#1 b#1";
 
-    a_take_over_without_its_older_self_before_it_is_granted: "
-        ACQUIRE k r SHARED -> granted
-        WAIT k t -> waits
-        WAIT k t SHARED -> waits
-        < WAIT k t: UNBLOCKED | WAIT k t SHARED: granted
-        = k r#1 t#1";
-
     who_stood_behind_a_wait_that_was_taken_over_is_looked_at: "
         ACQUIRE k r SHARED -> granted
         WAIT k t -> waits
@@ -118,6 +111,74 @@ scenes! {
         RELEASE x a -> 1
         RELEASE y b -> 1
         < MWAIT 2 x y t SHARED: granted";
+
+    // ---- A newer wait that only the older one blocks is granted at once, not handed over
+
+    a_take_over_that_its_own_wait_alone_blocks_is_granted_at_once: "
+        ACQUIRE k r SHARED -> granted
+        WAIT k t -> waits
+        WAIT k t SHARED -> granted
+        < WAIT k t: UNBLOCKED
+        = k r#1 t#1";
+
+    a_place_that_its_own_wait_alone_blocks_is_granted_at_once: "
+        ACQUIRE k r SHARED -> granted
+        WAIT k t -> waits
+        QUEUE k t SHARED -> granted
+        < WAIT k t: UNBLOCKED
+        = k r#1 t#1";
+
+    too_few_replicas_refuse_it_and_leave_the_older_wait: "
+        ACQUIRE k r SHARED -> granted
+        WAIT k t -> waits
+        WAIT k t SHARED REPLICAS 1 -> NOREPLICAS fewer replicas are online than REPLICAS asks for
+        < nothing
+        = k r#1
+        RELEASE k r -> 1
+        < WAIT k t: granted";
+
+    too_few_replicas_refuse_it_and_leave_the_older_place: "
+        ACQUIRE k r SHARED LIMIT 3 -> granted
+        QUEUE k t SHARED LIMIT 3 PERMITS 3 -> place 1
+        WAIT k t SHARED LIMIT 3 PERMITS 2 REPLICAS 1 -> NOREPLICAS fewer replicas are online than REPLICAS asks for
+        QUEUE k t SHARED LIMIT 3 PERMITS 3 -> place 1
+        = k r#1";
+
+    too_few_replicas_refuse_it_and_leave_the_wait_with_another_limit: "
+        ACQUIRE k r SHARED LIMIT 3 -> granted
+        WAIT k t SHARED LIMIT 1 -> waits
+        WAIT k t SHARED LIMIT 2 REPLICAS 1 -> NOREPLICAS fewer replicas are online than REPLICAS asks for
+        < nothing
+        RELEASE k r -> 1
+        < WAIT k t SHARED LIMIT 1: granted";
+
+    too_few_replicas_refuse_it_and_leave_an_absent_place_with_a_waiter_behind: "
+        ACQUIRE k t -> granted
+        ACQUIRE k3 z -> granted
+        WAIT k u KEEP 60000 -> waits
+        BYE WAIT k u KEEP 60000
+        MQUEUE 2 k k3 v KEEP 60000 -> place 2
+        RELEASE k t -> 1
+        WAIT k u REPLICAS 1 -> NOREPLICAS fewer replicas are online than REPLICAS asks for
+        WAIT k u -> granted
+        MQUEUE 2 k k3 v KEEP 60000 -> place 1";
+
+    a_wait_for_several_with_an_upgrade_that_its_own_wait_alone_blocks_is_granted: "
+        ACQUIRE j r SHARED -> granted
+        MWAIT 2 j k t -> waits
+        ACQUIRE other t SHARED -> granted
+        RENAME other k
+        MWAIT 2 j k t SHARED -> granted
+        < MWAIT 2 j k t: UNBLOCKED
+        = j r#1 t#1";
+
+    a_take_over_behind_another_waiter_is_handed_over: "
+        ACQUIRE k r SHARED -> granted
+        WAIT k t -> waits
+        WAIT k v SHARED -> waits
+        WAIT k t SHARED -> waits
+        < WAIT k t: UNBLOCKED | WAIT k v SHARED: granted | WAIT k t SHARED: granted
+        = k r#1 v#1 t#1";
 
     // ---- A token that holds the lock
 
