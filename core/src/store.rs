@@ -63,7 +63,8 @@ pub trait Store {
 pub struct Limits {
     /// The most blocked clients (`lock.max-waiters`).
     pub max_waiters: usize,
-    /// The most waiters without a connection (`lock.max-tickets`).
+    /// The most waiters without a connection, each counted once for each of its names
+    /// (`lock.max-tickets`).
     pub max_tickets: usize,
 }
 

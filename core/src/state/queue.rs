@@ -62,6 +62,7 @@ impl Queued {
 struct Indexed {
     /// The client id, if a client is blocked.
     client_id: Option<u64>,
+    name_count: usize,
     end_ms: Option<u64>,
 }
 
@@ -69,6 +70,7 @@ impl Indexed {
     fn of(waiter: &Waiter) -> Self {
         Self {
             client_id: waiter.kind.is_blocked().then_some(waiter.client_id),
+            name_count: waiter.names.count(),
             end_ms: waiter.end_ms(),
         }
     }
@@ -284,6 +286,8 @@ pub struct Queues {
     removals: u64,
     /// The number of blocked clients.
     blocked: usize,
+    /// The names of the waiters without a connection, each counted once for each waiter.
+    places: usize,
     /// Waits per connection: one, plus any that ended but were not absorbed yet. Counted at the
     /// first look-up, then kept until no client is blocked.
     // perf: asked only if connections have sessions.
@@ -624,9 +628,9 @@ impl Queues {
         self.blocked
     }
 
-    /// Returns the number of waiters without a connection, each counted once.
-    pub fn place_count(&self) -> usize {
-        self.waiters.len() - self.blocked
+    /// Returns the number of waiters without a connection, each counted once for each of its names.
+    pub const fn place_count(&self) -> usize {
+        self.places
     }
 
     /// Removes all waiters without a connection. Returns the names that they have left, or none if
@@ -1058,6 +1062,8 @@ impl Queues {
             if unlikely(self.clients.is_some()) {
                 self.client_waits_more(client_id);
             }
+        } else {
+            self.places += indexed.name_count;
         }
         if let Some(ms) = indexed.end_ms {
             self.list_timeout(ms, position);
@@ -1075,12 +1081,18 @@ impl Queues {
     }
 
     fn unindex(&mut self, position: Position, waiter: &Waiter) {
-        let Indexed { client_id, end_ms } = Indexed::of(waiter);
+        let Indexed {
+            client_id,
+            name_count,
+            end_ms,
+        } = Indexed::of(waiter);
         if let Some(client_id) = client_id {
             self.blocked -= 1;
             if unlikely(self.clients.is_some()) {
                 self.client_waits_less(client_id);
             }
+        } else {
+            self.places -= name_count;
         }
         if let Some(ms) = end_ms {
             self.unlist_timeout(ms, position);
@@ -1157,6 +1169,8 @@ impl Queues {
         let (of_gone, of_absent) = (lines(|it| it.is_none()), lines(|it| it.is_some()));
         let with_timeout = waiters().filter(|w| w.end_ms().is_some()).count();
         let blocked = waiters().filter(|w| w.kind.is_blocked()).count();
+        let places = waiters().filter(|w| !w.kind.is_blocked());
+        let places: usize = places.map(|w| w.names.count()).sum();
         let complaints = [
             (in_queues != wanted + of_gone, "positions in queues by name"),
             (absent + of_absent != wanted_absent, "absent positions"),
@@ -1170,6 +1184,7 @@ impl Queues {
             (in_tokens != self.waiters.len(), "positions by token"),
             (self.siblings_unlisted(), "waits of a token by blocker"),
             (self.blocked != blocked, "blocked"),
+            (self.places != places, "places"),
             (
                 self.clients
                     .as_ref()

@@ -41,11 +41,13 @@ impl Waiter {
         self.timeout_ms.into_iter().chain(kept_until_ms).min()
     }
 
-    /// Returns the same waiter as absent, kept until `until_ms` on the steady clock.
+    /// Returns the same waiter as absent, kept until `until_ms` on the steady clock. No BLOCK counts
+    /// while no command of its token waits.
     pub fn absent_until(&self, until_ms: u64) -> Self {
         Self {
             client_id: 0,
             kind: WaiterKind::Absent { until_ms },
+            timeout_ms: None,
             ..self.clone()
         }
     }
@@ -99,7 +101,7 @@ pub struct Place {
 pub enum Presence {
     /// The waiter is a blocked client or a place.
     Present,
-    /// The waiter's connection was lost. The position is skipped until the token takes it up again,
+    /// No command of the token waits. The position is skipped until the token takes it up again,
     /// see [`Queues::head`](crate::state::queue::Queues::head).
     Absent,
 }
@@ -109,13 +111,15 @@ pub enum Presence {
 pub enum WaiterKind {
     /// A blocked client, which gets the outcome as its reply.
     Blocked {
-        /// KEEP in ms: how long the position stays if the connection is lost; `None`: not at all.
+        /// KEEP in ms: how long the position stays after BLOCK has ended or the connection is lost;
+        /// `None`: not at all.
         keep_ms: Option<u64>,
     },
     /// A place without a connection. The token repeats LOCK.QUEUE to get its rank or the grant.
     // perf: boxed, because most waiters are blocked clients.
     Place(Box<Place>),
-    /// A waiter with KEEP whose connection was lost. It is skipped, so it delays no other waiter.
+    /// A waiter with KEEP whose BLOCK has ended or whose connection was lost. It is skipped, so it
+    /// delays no other waiter.
     Absent {
         /// Deadline of KEEP, on the steady clock in ms. The position is removed then unless its
         /// token takes it up again.
@@ -143,7 +147,7 @@ impl WaiterKind {
     }
 
     /// Returns how long the waiter stays from now on without its client, in ms; `None`: not at all.
-    /// The KEEP of a blocked client starts when its connection is lost.
+    /// The KEEP of a blocked client starts when its BLOCK ends or its connection is lost.
     pub fn keep_ms(&self, steady_ms: u64) -> Option<u64> {
         match self {
             Self::Blocked { keep_ms } => *keep_ms,

@@ -5,7 +5,7 @@ use foldhash::HashSet;
 use super::lock_table::{LockTable, WaitQueues};
 use super::settle::AWAY_RETRY_MS;
 use super::worklist::WorkList;
-use crate::decision::{Answer, Decision, Outcome};
+use crate::decision::{Answer, Decision};
 use crate::hints::unlikely;
 use crate::state::backlog::Walk;
 use crate::state::queue::Position;
@@ -215,7 +215,7 @@ impl WaitQueues {
             {
                 work.extend([position]);
             } else {
-                let vacated = self.end_wait(position, Outcome::TimedOut, tx);
+                let vacated = self.time_out_at(position, tx);
                 let heads = vacated.iter().filter_map(|name| self.queues.head_at(name));
                 heads.for_each(|head| self.backlog.insert(steady_ms, head, Vec::new()));
             }

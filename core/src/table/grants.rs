@@ -147,7 +147,7 @@ impl WaitQueues {
         };
         let waits = self.queues.wait_for(&waiter.request.token, &waiter.names);
         let most = (tx.environment.limits)().max_tickets;
-        if waits.is_some() || !self.has_room_for_absent(most) {
+        if waits.is_some() || !self.has_room_for_absent(&waiter.names, most) {
             return false;
         }
         let absent = waiter.absent_until(tx.steady_ms().saturating_add(keep_ms));

@@ -27,7 +27,7 @@ pub struct Counters {
     pub hand_overs: u64,
     /// Leases that ran out, as far as the table saw it.
     pub expirations: u64,
-    /// Waits that reached the end of their BLOCK.
+    /// Waits that ended with their BLOCK. A wait that KEEP keeps doesn't count.
     pub timeouts: u64,
     /// Places and absent positions that reached the end of their KEEP.
     pub lapses: u64,
@@ -46,7 +46,7 @@ pub struct Counters {
     pub deadlock_searches_given_up: u64,
     /// Waits refused because of `lock.max-waiters`.
     pub max_waiters_refusals: u64,
-    /// Places refused, and positions of lost connections dropped, because of `lock.max-tickets`.
+    /// Places refused, and positions with KEEP dropped, because of `lock.max-tickets`.
     pub max_tickets_refusals: u64,
     /// Hand-overs taken back because the client was gone.
     pub take_backs: u64,
@@ -151,7 +151,8 @@ impl LockTable {
             return self.leave(waiter_id, position, lost_ms);
         };
         let until_ms = lost_ms.saturating_add(*keep_ms);
-        if !wait_queues.has_room_for_absent(max_tickets) {
+        let names = waiter.names.clone();
+        if !wait_queues.has_room_for_absent(&names, max_tickets) {
             return self.leave(waiter_id, position, lost_ms);
         }
         wait_queues.queues.leave_absent(position, until_ms)

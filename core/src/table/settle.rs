@@ -397,7 +397,7 @@ impl WaitQueues {
         if waiter.names.iter().any(is_other_type) {
             self.end_wait(position, Outcome::Refused(Refusal::WrongType), tx)
         } else if waiter.is_over(tx.steady_ms()) {
-            self.end_wait(position, Outcome::TimedOut, tx)
+            self.time_out_at(position, tx)
         } else {
             Vec::new()
         }
@@ -418,7 +418,7 @@ impl WaitQueues {
             return Vec::new();
         };
         if waiter.is_over(tx.steady_ms()) {
-            return self.end_wait(position, Outcome::TimedOut, tx);
+            return self.time_out_at(position, tx);
         }
         // Other names keep their schedule: it may be another look at a head that this operation
         // does not look at.
@@ -528,6 +528,34 @@ impl WaitQueues {
             // before.
             work.schedule(tx.lists.changed.drain(..));
         }
+    }
+
+    /// Ends a wait whose time is over. After its BLOCK a blocked client with KEEP leaves its position
+    /// absent, if `lock.max-tickets` has room. Returns the names where another waiter may be first now.
+    #[inline(never)]
+    pub(super) fn time_out_at(&mut self, position: Position, tx: &mut Transaction) -> Vec<Name> {
+        let Some(absent) = self.absent_after_block(position, tx) else {
+            return self.end_wait(position, Outcome::TimedOut, tx);
+        };
+        self.count_before_end(position, tx);
+        let names = absent.names.as_slice().to_vec();
+        if let Some(waiter) = self.queues.take_over(position, absent) {
+            complete(waiter.waiter_id, Outcome::TimedOut, names.len(), tx);
+        }
+        names
+    }
+
+    /// Returns the waiter that stays at the position of a blocked client after its BLOCK; `None`: the
+    /// position ends.
+    fn absent_after_block(&mut self, position: Position, tx: &mut Transaction) -> Option<Waiter> {
+        let waiter = self.queues.at(position)?;
+        let WaiterKind::Blocked { keep_ms } = waiter.kind else {
+            return None;
+        };
+        let absent = waiter.absent_until(tx.steady_ms().saturating_add(keep_ms?));
+        let max_tickets = (tx.environment.limits)().max_tickets;
+        let has_room = self.has_room_for_absent(&absent.names, max_tickets);
+        has_room.then_some(absent)
     }
 
     /// Removes a waiter and notifies it of the outcome. Returns the names that the waiter leaves.

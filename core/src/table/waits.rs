@@ -178,31 +178,38 @@ impl WaitQueues {
         wait: WaitRequest<'_>,
         tx: &mut Transaction,
     ) -> Result<(), Refusal> {
-        let WaitRequest { request, kind, .. } = wait;
+        let WaitRequest {
+            names,
+            request,
+            kind,
+            ..
+        } = wait;
         let older = older.and_then(|older| self.queues.at(older));
         let was_blocked = older.is_some_and(|older| older.kind.is_blocked());
-        let (passes, others, most, refusal) = match kind {
+        let was_place = older.is_some() && !was_blocked;
+        let (passes, count, most, refusal) = match kind {
             WaitKind::Block { .. } => (
                 was_blocked,
-                self.queues.blocked_len() + tx.replica_waits.len(),
+                self.queues.blocked_len() + tx.replica_waits.len() + 1,
                 (tx.environment.limits)().max_waiters,
                 Refusal::MaxWaiters,
             ),
             WaitKind::Place { .. } => (
                 older.is_some_and(|older| request.takes_as_much_as(&older.request)),
-                self.queues.place_count() - usize::from(older.is_some() && !was_blocked),
+                self.queues.place_count() + if was_place { 0 } else { names.count() },
                 (tx.environment.limits)().max_tickets,
                 Refusal::MaxTickets,
             ),
         };
-        let has_room = passes || most == 0 || others < most;
+        let has_room = passes || most == 0 || count <= most;
         has_room.then_some(()).ok_or(refusal)
     }
 
-    /// Returns true if `lock.max-tickets` admits one more waiter without a connection. The waiter's
-    /// client is gone and cannot get an error, so a refusal is only counted.
-    pub(super) fn has_room_for_absent(&mut self, max_tickets: usize) -> bool {
-        let has_room = max_tickets == 0 || self.queues.place_count() < max_tickets;
+    /// Returns true if `lock.max-tickets` admits one more waiter without a connection for these names.
+    /// No client is waiting for an error, so a refusal is only counted.
+    pub(super) fn has_room_for_absent(&mut self, names: &Names, max_tickets: usize) -> bool {
+        let places = self.queues.place_count() + names.count();
+        let has_room = max_tickets == 0 || places <= max_tickets;
         self.counters.max_tickets_refusals += u64::from(!has_room);
         has_room
     }
@@ -251,11 +258,6 @@ impl WaitQueues {
         let since_ms = waited.map_or(newer.since_ms, |older| older.since_ms);
         let newer = Waiter { since_ms, ..newer };
         let position = if join_at == JoinAt::At(older) {
-            let timeout_ms = waited.and_then(|older| taken_up_timeout_ms(older, &newer));
-            let newer = Waiter {
-                timeout_ms,
-                ..newer
-            };
             let is_blocked = newer.kind.is_blocked();
             if let Some(name) = self.queues.lacks_at(older).cloned() {
                 // Waiters behind it that lack permits may not have been looked at because of it.
@@ -374,12 +376,4 @@ fn waiter(wait: WaitRequest<'_>, tx: &mut Transaction) -> Waiter {
         timeout_ms,
         replicas: replicas.map(Box::new),
     }
-}
-
-/// Returns the end of the BLOCK of a wait that continues at the position of an older one. A
-/// connection that takes up an absent position has only the rest of the BLOCK that began there.
-fn taken_up_timeout_ms(older: &Waiter, newer: &Waiter) -> Option<u64> {
-    let begun_ms = older.timeout_ms.filter(|_| older.kind.is_absent());
-    let begun_ms = begun_ms.filter(|_| newer.kind.is_blocked());
-    begun_ms.into_iter().chain(newer.timeout_ms).min()
 }

@@ -1,8 +1,8 @@
-//! LOCK.WAIT ... KEEP: a waiter keeps its position while its connection is lost.
+//! LOCK.WAIT ... KEEP: a waiter keeps its position while its connection is lost, and after its BLOCK.
 //!
 //! - Such a waiter is absent: it is not granted, and the waiters behind it pass it.
 //! - Its token takes the position up again with LOCK.WAIT or LOCK.QUEUE and the same request.
-//! - The position ends with KEEP, with BLOCK, or when the token gives it up.
+//! - The position ends with KEEP, or when the token gives it up.
 //! - A lost connection counts from its loss, even before the timer fires.
 
 use redis_lock_core::state::queue::Position;
@@ -127,17 +127,19 @@ scenes! {
         CANCEL k a -> 1
         < WAIT k d SHARED: granted";
 
-    a_connection_that_comes_back_has_what_is_left_of_the_block: "
+    a_connection_that_comes_back_brings_its_own_block: "
         ACQUIRE k h PX 5000 -> granted
         WAIT k a KEEP 500 BLOCK 200 -> waits
         +51
         BYE WAIT k a KEEP 500 BLOCK 200
         +50
         WAIT k a BLOCK 1000 -> waits
-        +99
+        +1000
         < nothing
         +1
         < WAIT k a BLOCK 1000: nil
+        QUEUE k b -> place 1                // it brought no KEEP
+        CANCEL k b -> 1
         WAIT k a KEEP 500 -> waits
         BYE WAIT k a KEEP 500
         WAIT k a BLOCK 30 -> waits
@@ -154,6 +156,105 @@ scenes! {
         +1
         < WAIT k a KEEP 500 BLOCK 1000: nil";
 
+    // ---- The end of its BLOCK
+
+    a_place_stays_for_keep_after_its_block: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        QUEUE k b KEEP 5000 -> place 2
+        +21
+        < WAIT k a BLOCK 20 KEEP 100: nil
+        QUEUE k b KEEP 5000 -> place 2
+        +100
+        QUEUE k b KEEP 5000 -> place 2
+        +1
+        QUEUE k b KEEP 5000 -> place 1";
+
+    a_waiter_that_asks_again_and_again_keeps_its_turn: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        WAIT k b -> waits
+        +21
+        < WAIT k a BLOCK 20 KEEP 100: nil
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        +21
+        < WAIT k a BLOCK 20 KEEP 100: nil
+        +50
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        RELEASE k h -> 1
+        < WAIT k a BLOCK 20 KEEP 100: granted";
+
+    a_grant_passes_a_waiter_between_two_waits_and_its_turn_stays: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        WAIT k b PX 5000 -> waits
+        WAIT k c -> waits
+        +21
+        < WAIT k a BLOCK 20 KEEP 100: nil
+        RELEASE k h -> 1
+        < WAIT k b PX 5000: granted
+        WAIT k a -> waits
+        RELEASE k b -> 1
+        < WAIT k a: granted";
+
+    the_end_of_a_block_lets_those_behind_it_go: "
+        ACQUIRE k h SHARED PX 5000 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        WAIT k b SHARED PX 5000 -> waits
+        MWAIT 2 k j c BLOCK 30 KEEP 100 -> waits
+        WAIT j d -> waits
+        +21
+        < WAIT k a BLOCK 20 KEEP 100: nil | WAIT k b SHARED PX 5000: granted
+        +10
+        < MWAIT 2 k j c BLOCK 30 KEEP 100: nil | WAIT j d: granted";
+
+    a_lease_that_ends_with_the_block_grants_the_waiter: "
+        ACQUIRE k h PX 20 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        +21
+        < WAIT k a BLOCK 20 KEEP 100: granted";
+
+    an_upgrade_beyond_its_block_still_refuses_a_second_one: "
+        ACQUIRE k a SHARED PX 5000 -> granted
+        ACQUIRE k b SHARED PX 5000 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        +21
+        < WAIT k a BLOCK 20 KEEP 100: nil
+        WAIT k b -> DEADLOCK another holder waits to upgrade this lock
+        +101
+        WAIT k b -> waits";
+
+    a_cancel_ends_a_place_beyond_its_block: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        QUEUE k b -> place 2
+        +21
+        < WAIT k a BLOCK 20 KEEP 100: nil
+        CANCEL k a -> 1
+        < nothing
+        QUEUE k b -> place 1";
+
+    a_late_timer_leaves_the_place_to_the_next_command: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        QUEUE k c KEEP 5000 -> place 2
+        LATE 30
+        WAIT k b -> waits
+        < WAIT k a BLOCK 20 KEEP 100: nil
+        QUEUE k c KEEP 5000 -> place 2
+        RELEASE k h -> 1
+        = k c#1";
+
+    contention_goes_on_while_the_place_stays: "
+        ACQUIRE k h PX 5000 -> granted
+        WAIT k a BLOCK 20 KEEP 100 -> waits
+        +21
+        HOT k waits 1 waiters 1 waited-ms 21 longest-wait-ms 21
+        < WAIT k a BLOCK 20 KEEP 100: nil
+        +10
+        WAIT k a BLOCK 20 -> waits
+        HOT k waits 1 waiters 1 waited-ms 31 longest-wait-ms 31";
+
     another_mode_takes_up_nothing: "
         ACQUIRE k h -> granted
         WAIT k a KEEP 500 BLOCK 100 -> waits
@@ -168,13 +269,15 @@ scenes! {
 
     // ---- Its end
 
-    a_lost_place_ends_with_its_block: "
+    a_lost_place_forgets_its_block: "
         ACQUIRE k h PX 5000 -> granted
         WAIT k a KEEP 500 BLOCK 50 -> waits
-        QUEUE k b -> place 2
+        QUEUE k b KEEP 5000 -> place 2
         BYE WAIT k a KEEP 500 BLOCK 50
-        +51
-        QUEUE k b -> place 1
+        +500
+        QUEUE k b KEEP 5000 -> place 2
+        +1
+        QUEUE k b KEEP 5000 -> place 1
         WAIT k a BLOCK 300 -> waits         // a new wait with its own BLOCK
         +300
         < nothing
@@ -288,6 +391,52 @@ fn a_lost_place_needs_a_ticket() {
     }
     assert_eq!(world.table.counters().max_tickets_refusals, 1);
     assert_eq!(world.say("QUEUE k a"), "place 1");
+}
+
+#[test]
+fn a_place_beyond_its_block_needs_a_ticket_for_each_key() {
+    let mut world = World::new();
+    world.max_tickets = 2;
+    world.say("MACQUIRE 2 k j h PX 5000");
+    world.say("MWAIT 2 k j a BLOCK 20 KEEP 500");
+    world.say("WAIT k b BLOCK 20 KEEP 500");
+    world.pass_ms(21);
+    assert_eq!(world.table.queues().place_count(), 2);
+    assert_eq!(world.table.queues().len(), 1);
+    let counters = world.table.counters();
+    assert_eq!((counters.max_tickets_refusals, counters.timeouts), (1, 1));
+    world.pass_ms(501);
+    assert_eq!(world.table.counters().lapses, 1);
+}
+
+#[test]
+fn a_connection_lost_after_its_block_leaves_the_place_alone() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+         WAIT k a BLOCK 20 KEEP 100 -> waits",
+    );
+    let (waiter_id, position) = first_wait(&world);
+    world.pass_ms(21);
+    assert_eq!(world.table.lose(waiter_id, position, world.now_ms, 0), None);
+    assert_eq!(world.table.leave(waiter_id, position, world.now_ms), None);
+    assert_eq!(world.table.queues().place_count(), 1);
+}
+
+#[test]
+fn a_block_that_ends_while_nothing_may_be_granted_leaves_its_place() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+         WAIT k a BLOCK 20 KEEP 100 -> waits
+         WAIT k b -> waits",
+    );
+    world.now_ms += 21;
+    let decision = world.outside(|table, outside| table.time_out_due(10, outside));
+    world.carry_out(decision);
+    assert_eq!(world.heard(), ["WAIT k a BLOCK 20 KEEP 100: nil"]);
+    assert_eq!(world.table.queues().place_count(), 1);
+    assert_eq!(world.say("WAIT k a"), "waits");
+    assert_eq!(world.say("RELEASE k h"), "1");
+    assert_eq!(world.heard(), ["WAIT k a: granted"]);
 }
 
 #[test]

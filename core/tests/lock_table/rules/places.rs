@@ -328,7 +328,7 @@ fn places_at_a_name_that_is_elsewhere_are_given_up_in_parts() {
     );
     let names = [world::name("k")];
     assert_eq!(world.table.drop_places_at(&names, 1, world.now_ms), names);
-    assert_eq!(world.table.queues().place_count(), 2);
+    assert_eq!(world.table.queues().place_count(), 3);
     let left = world.table.drop_places_at(&names, 10, world.now_ms);
     assert_eq!(left, [world::name("j"), world::name("k")]);
     assert_eq!(world.table.drop_places_at(&names, 10, world.now_ms), []);
@@ -344,12 +344,14 @@ fn places_at_a_name_that_is_elsewhere_are_given_up_in_parts() {
 #[test]
 fn tickets_are_limited_and_keeping_one_passes() {
     let mut world = World::new();
-    world.max_tickets = 2;
+    world.max_tickets = 3;
     world.max_waiters = 1;
     let full = "MAXTICKETS as many wait without a connection as lock.max-tickets allows";
     for (line, answer) in [
         ("MACQUIRE 2 k j h", "granted"),
         ("QUEUE k a", "place 1"),
+        ("MQUEUE 3 j k l b", full), // a ticket for each key
+        ("MQUEUE 2 j k b", "place 2"),
         ("MQUEUE 2 j k b", "place 2"),
         ("QUEUE j c", full),
         ("QUEUE k a", "place 1"),
@@ -380,5 +382,5 @@ fn tickets_are_limited_and_keeping_one_passes() {
     }
     assert_eq!(world.heard(), ["WAIT j w: UNBLOCKED"]);
     let queues = world.table.queues();
-    assert_eq!((queues.blocked_len(), queues.place_count()), (1, 2));
+    assert_eq!((queues.blocked_len(), queues.place_count()), (1, 3));
 }
