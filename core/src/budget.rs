@@ -21,6 +21,12 @@ pub const PLACE_STEPS: u64 = 8;
 // perf: some 40 to 300 ns each.
 pub const MOST_TAKEN_OUT: usize = 4_096;
 
+// ---- marks of tokens that have left
+
+/// The most marks that one part of a sweep looks at.
+// perf: some 20 to 100 ns each.
+pub const MOST_SWEPT: usize = 4_096;
+
 // ---- a search for a deadlock of sessions
 
 /// The most work of one search, in units.

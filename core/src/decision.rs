@@ -127,6 +127,16 @@ pub struct Decision {
     pub deliveries: Option<Box<Deliveries>>,
 }
 
+impl Decision {
+    /// Returns the decision to refuse an operation before anything is settled.
+    pub const fn refused(why: Refusal) -> Self {
+        Self {
+            answer: Err(why),
+            deliveries: None,
+        }
+    }
+}
+
 /// The replies and messages to clients other than the caller.
 #[derive(Debug, Default)]
 pub struct Deliveries {

@@ -15,6 +15,15 @@ pub enum ReleaseCount {
     AllBut(u64),
 }
 
+/// The rule by which an extension sets a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseRule {
+    /// The lease is set, longer or shorter.
+    Set,
+    /// The lease is set only if it then ends later (GT).
+    Lengthen,
+}
+
 /// One operation for the lock table to execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -63,12 +72,22 @@ pub enum Action {
         token: Token,
         /// The lease from now on, in ms; `None`: each grant's own length.
         lease_ms: Option<u64>,
+        /// The rule by which the lease is set.
+        lease_rule: LeaseRule,
         /// The tie to a connection after the extension.
         lease_kind: LeaseKind,
         /// The data of the holder from now on; `None`: as before.
         data: Option<Data>,
         /// The least fence of the grant from now on; `None`: as before.
         fence: Option<u64>,
+    },
+    /// Ends all that the token has at the names: its holds, and its waits that need one of them. For
+    /// a time the token is granted nothing there.
+    Leave {
+        /// The token that leaves.
+        token: Token,
+        /// The time from now on in ms.
+        leave_ms: u64,
     },
     /// Releases the names that the token holds.
     Release {
@@ -89,7 +108,7 @@ impl Action {
                 request.lease_kind
             }
             Self::Extend { lease_kind, .. } => *lease_kind,
-            Self::Cancel { .. } | Self::Release { .. } => LeaseKind::Lease,
+            Self::Cancel { .. } | Self::Leave { .. } | Self::Release { .. } => LeaseKind::Lease,
         }
     }
 
@@ -100,9 +119,18 @@ impl Action {
             Self::Acquire(request) | Self::Wait { request, .. } | Self::Queue { request, .. } => {
                 &request.token
             }
-            Self::Cancel { token } | Self::Extend { token, .. } | Self::Release { token, .. } => {
-                token
-            }
+            Self::Cancel { token }
+            | Self::Extend { token, .. }
+            | Self::Leave { token, .. }
+            | Self::Release { token, .. } => token,
         }
+    }
+
+    /// Returns true if the action can make grants or waits.
+    pub const fn is_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Acquire(_) | Self::Wait { .. } | Self::Queue { .. }
+        )
     }
 }

@@ -593,8 +593,13 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
             .lock(id)
             .and_then(|lock| lock.holders().with_session(session));
         let Some(own) = own.cloned() else { return };
-        if let Some(deadline_ms) = self.sessions.renewal(&own, now) {
-            self.update(id, &own.token, |own| own.deadline_ms = deadline_ms);
+        match self.sessions.renewal(&own, now) {
+            Some(deadline_ms) if deadline_ms > own.deadline_ms => {
+                self.update(id, &own.token, |own| own.deadline_ms = deadline_ms);
+            }
+            // The wall clock was set back, and the lease is longer than a renewal makes it.
+            Some(_) => self.sessions.defer(session, now.steady_ms),
+            None => {}
         }
         if let Some(entry) = self.entries.get_mut(id) {
             entry.renewed = true;

@@ -2,7 +2,7 @@
 //!
 //! Each function takes the words behind the command's name. The order of errors is part of the
 //! contract: arity, numkeys (if it is bad, the rest cannot be read), syntax, duplicate key, token,
-//! lease, timeout, keep, limit, permits, holds, count, data, replicas, within, fence, message,
+//! lease, timeout, keep, limit, permits, holds, count, data, replicas, within, fence or leave, message,
 //! channel. So a function first collects the words and reads their values afterwards.
 //!
 //! 1. [`syntax`] defines the form of each command.
@@ -148,6 +148,7 @@ pub fn extend(
     let action = Action::Extend {
         token,
         lease_ms,
+        lease_rule: arguments.options.lease_rule(),
         lease_kind,
         data,
         fence: arguments.options.fence(context)?,
@@ -172,9 +173,12 @@ pub fn release(
     let mut arguments = Arguments::of(&syntax::RELEASE);
     let (names, token) = arguments.subject(words, keys, context)?;
     let release_count = arguments.options.release_count()?;
-    let action = Action::Release {
-        token,
-        release_count,
+    let action = match arguments.options.leave_ms()? {
+        None => Action::Release {
+            token,
+            release_count,
+        },
+        Some(leave_ms) => Action::Leave { token, leave_ms },
     };
     Ok(Operation {
         names,

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use crate::grammar::context::ParseContext;
 use crate::grammar::numbers::within;
-use crate::operation::ReleaseCount;
+use crate::operation::{LeaseRule, ReleaseCount};
 use crate::values::data::Data;
 use crate::values::holder::Mode;
 use crate::values::name::{Name, Names};
@@ -29,6 +29,9 @@ const MOST_HOT_KEYS: u64 = 128;
 
 /// The most replicas that a client may ask for.
 const MOST_REPLICAS: u64 = 1000;
+
+/// The longest LEAVE in ms: a day.
+const MOST_LEAVE_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The greatest fence that a client may ask for: every client language can hold it.
 const MOST_FENCE: u64 = (1 << 53) - 1;
@@ -71,6 +74,8 @@ pub struct Options<'a> {
     pub replicas: ArgIndex,
     pub within: ArgIndex,
     pub fence: ArgIndex,
+    pub gt: ArgIndex,
+    pub leave: ArgIndex,
     pub count: ArgIndex,
 }
 
@@ -227,6 +232,26 @@ impl<'a> Options<'a> {
             Some(most) => all_but(most),
             None if self.all.is_given() => Ok(ReleaseCount::AllBut(0)),
             None => Ok(ReleaseCount::One),
+        }
+    }
+
+    /// Returns LEAVE in ms, if it is given.
+    ///
+    /// # Errors
+    /// [`Refusal::Leave`] for anything but 1 to [`MOST_LEAVE_MS`].
+    #[inline(always)]
+    pub fn leave_ms(&self) -> Result<Option<u64>, Refusal> {
+        let leave = |ms| within(ms, 1, MOST_LEAVE_MS, Refusal::Leave);
+        self.value(self.leave).map(leave).transpose()
+    }
+
+    /// Returns the rule by which the lease is set.
+    #[inline(always)]
+    pub fn lease_rule(&self) -> LeaseRule {
+        if self.gt.is_given() {
+            LeaseRule::Lengthen
+        } else {
+            LeaseRule::Set
         }
     }
 

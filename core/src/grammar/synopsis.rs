@@ -103,7 +103,7 @@ mod tests {
             ),
             (
                 of(&RELEASE, Some(Keys::Many)),
-                "LOCK.MRELEASE numkeys key [key ...] token [ALL | HOLDS n]",
+                "LOCK.MRELEASE numkeys key [key ...] token [ALL | HOLDS n | LEAVE ms]",
                 -4,
             ),
             (of(&CHECK, Some(Keys::One)), "LOCK.CHECK key token", 3),

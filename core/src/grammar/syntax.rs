@@ -229,6 +229,18 @@ const FENCE: Opt = Opt {
     field: |given| &mut given.fence,
 };
 
+const GT: Opt = Opt {
+    word: c"GT",
+    values: &[],
+    field: |given| &mut given.gt,
+};
+
+const LEAVE: Opt = Opt {
+    word: c"LEAVE",
+    values: &[Value::number("ms", c"leave-milliseconds")],
+    field: |given| &mut given.leave,
+};
+
 const COUNT: Opt = Opt {
     word: c"COUNT",
     values: &[Value::number("n", c"count")],
@@ -306,6 +318,7 @@ pub const EXTEND: Verb = Verb {
     token: Some(TokenKind::Existing),
     rest: Rest::Options(&[
         LEASE,
+        OptionGroup::Free(GT),
         OptionGroup::OneOf(c"tie", &[TIE, OptionGroup::Free(NOSESSION)]),
         OptionGroup::Free(DATA),
         ACKNOWLEDGED,
@@ -318,8 +331,12 @@ pub const RELEASE: Verb = Verb {
     word: "RELEASE",
     token: Some(TokenKind::Existing),
     rest: Rest::Options(&[OptionGroup::OneOf(
-        c"leave",
-        &[OptionGroup::Free(ALL), OptionGroup::Free(HOLDS)],
+        c"end",
+        &[
+            OptionGroup::Free(ALL),
+            OptionGroup::Free(HOLDS),
+            OptionGroup::Free(LEAVE),
+        ],
     )]),
 };
 

@@ -7,6 +7,7 @@ pub mod contention;
 pub mod durations;
 pub mod hand_over;
 pub mod lacking;
+pub mod leave_marks;
 pub mod lost_holds;
 pub mod queue;
 pub mod ranked_list;

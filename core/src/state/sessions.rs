@@ -421,7 +421,7 @@ impl Sessions {
         true
     }
 
-    /// Postpones a session that is due but may not be renewed or ended now: by half the time
+    /// Postpones a session that is due but is not to be renewed or ended now: by half the time
     /// between two renewals, a sixth of its lease, within 20 ms to 1 s.
     pub fn defer(&mut self, id: SessionId, steady_ms: u64) {
         if let Some(session) = self.get(id) {

@@ -3,7 +3,7 @@
 use super::lock_table::WaitQueues;
 use crate::decision::{Answer, Caller};
 use crate::hints::{likely, unlikely};
-use crate::operation::ReleaseCount;
+use crate::operation::{LeaseRule, ReleaseCount};
 use crate::state::hand_over::{GrantReply, HandOver, Replaced};
 use crate::state::queue::Position;
 use crate::state::waiter::{Waiter, WaiterKind};
@@ -131,8 +131,8 @@ impl WaitQueues {
     /// Restores the position of a waiter whose connection was lost before the reply could reach it.
     /// The result is as if the connection had been lost before the grant.
     ///
-    /// Does nothing if the wait had no KEEP, if the token waits for these names again, or if
-    /// `lock.max-tickets` is reached. Returns true if the waiter waits again.
+    /// Does nothing if the wait had no KEEP, if the token has left one of the names or waits for them
+    /// again, or if `lock.max-tickets` is reached. Returns true if the waiter waits again.
     fn enqueue_kept(
         &mut self,
         (position, waiter): &(Position, Waiter),
@@ -145,18 +145,22 @@ impl WaitQueues {
         else {
             return false;
         };
-        let waits = self.queues.wait_for(&waiter.request.token, &waiter.names);
-        let most = (tx.environment.limits)().max_tickets;
-        if waits.is_some() || !self.has_room_for_absent(&waiter.names, most) {
+        let Waiter { names, request, .. } = waiter;
+        let now_ms = tx.steady_ms();
+        let token = &request.token;
+        if self.leave_marks.contains_any(names, token, now_ms) {
             return false;
         }
-        let absent = waiter.absent_until(tx.steady_ms().saturating_add(keep_ms));
+        let waits = self.queues.wait_for(token, names);
+        let most = (tx.environment.limits)().max_tickets;
+        if waits.is_some() || !self.has_room_for_absent(names, most) {
+            return false;
+        }
+        let absent = waiter.absent_until(now_ms.saturating_add(keep_ms));
         self.count_lost(tx);
         self.queues.enqueue_again(*position, absent);
-        let Waiter {
-            names, since_ms, ..
-        } = waiter;
-        self.contention.resume_wait(names, *since_ms, granted_ms);
+        self.contention
+            .resume_wait(names, waiter.since_ms, granted_ms);
         // Each queue records its lock, also of a name that the token holds by another grant.
         names.iter().for_each(|name| tx.settle_again(name));
         true
@@ -308,12 +312,28 @@ fn place_terms(own: Option<&Holder>, deadline_ms: u64) -> (u64, SessionId, u64) 
 pub(super) struct Extension<'a> {
     /// The lease from now on, in ms; `None`: each grant's own length.
     pub(super) lease_ms: Option<u64>,
+    /// The rule by which the lease is set.
+    pub(super) lease_rule: LeaseRule,
     /// The tie to a connection.
     pub(super) lease_kind: LeaseKind,
     /// The data; `None`: as before.
     pub(super) data: Option<&'a Data>,
     /// The least fence; `None`: as before.
     pub(super) fence: Option<u64>,
+}
+
+impl Extension<'_> {
+    /// Returns the deadline and the length of a grant's lease after the extension.
+    fn lease_of(&self, own: &Holder, now_ms: u64) -> (u64, u64) {
+        let lease_ms = self.lease_ms.unwrap_or(own.lease_ms);
+        let deadline_ms = now_ms.saturating_add(lease_ms);
+        match self.lease_rule {
+            LeaseRule::Lengthen if deadline_ms <= own.deadline_ms => {
+                (own.deadline_ms, own.lease_ms)
+            }
+            LeaseRule::Lengthen | LeaseRule::Set => (deadline_ms, lease_ms),
+        }
+    }
 }
 
 /// Extends the grants of all names, or of none if the token does not hold all of them.
@@ -335,10 +355,10 @@ pub(super) fn extend(
         return Ok(Answer::Count(0));
     }
     let Extension {
-        lease_ms,
         lease_kind,
         data,
         fence,
+        ..
     } = extension;
     let now_ms = tx.now_ms();
     for name in names {
@@ -346,11 +366,11 @@ pub(super) fn extend(
         let Some(own) = tx.lock(id).and_then(|lock| lock.holder(token)) else {
             continue;
         };
-        let lease_ms = lease_ms.unwrap_or(own.lease_ms);
+        let (deadline_ms, lease_ms) = extension.lease_of(own, now_ms);
         let own_session = own.session;
         let session = tx.bind(id, own_session, lease_kind, lease_ms, caller.client_id);
         let extended = |own: &mut Holder| {
-            own.deadline_ms = now_ms.saturating_add(lease_ms);
+            own.deadline_ms = deadline_ms;
             own.lease_ms = lease_ms;
             own.session = session;
             own.fence = own.fence.max(fence.unwrap_or(0));

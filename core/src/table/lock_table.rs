@@ -5,6 +5,7 @@ use crate::state::backlog::Backlog;
 use crate::state::contention::Contention;
 use crate::state::durations::Durations;
 use crate::state::hand_over::HandOver;
+use crate::state::leave_marks::LeaveMarks;
 use crate::state::lost_holds::LostHolds;
 use crate::state::queue::{Position, Queues};
 use crate::state::replica_waits::ReplicaWaits;
@@ -76,6 +77,7 @@ pub(super) struct WaitQueues {
     pub(super) counters: Counters,
     pub(super) times: Times,
     pub(super) contention: Contention,
+    pub(super) leave_marks: LeaveMarks,
 }
 
 /// The queues and the sessions of all names.
@@ -97,6 +99,11 @@ impl LockTable {
     /// Returns the queues.
     pub const fn queues(&self) -> &Queues {
         &self.wait_queues.queues
+    }
+
+    /// Returns the marks of tokens that have left.
+    pub const fn leave_marks(&mut self) -> &mut LeaveMarks {
+        &mut self.wait_queues.leave_marks
     }
 
     /// Returns the sessions.

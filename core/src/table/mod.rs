@@ -24,6 +24,7 @@ mod due;
 mod grants;
 mod held_replies;
 mod hot;
+mod leave;
 mod lock_table;
 mod place;
 mod quiescence;
@@ -64,6 +65,10 @@ impl LockTable {
             action,
             replicas,
         } = operation;
+        let leave_marks = &self.wait_queues.leave_marks;
+        if unlikely(!leave_marks.is_empty()) && self.wait_queues.has_left(operation, environment) {
+            return Decision::refused(Refusal::Left);
+        }
         self.transact(names.as_slice(), environment, |wait_queues, tx| {
             wait_queues.settle_unsettled(names, tx);
             let answer = wait_queues.dispatch((names, action, *replicas), caller, tx);
@@ -155,6 +160,7 @@ impl WaitQueues {
             Action::Extend {
                 token,
                 lease_ms,
+                lease_rule,
                 lease_kind,
                 data,
                 fence,
@@ -162,12 +168,18 @@ impl WaitQueues {
                 self.check_extension(names, token, replicas, tx)?;
                 let extension = Extension {
                     lease_ms: *lease_ms,
+                    lease_rule: *lease_rule,
                     lease_kind: *lease_kind,
                     data: data.as_ref(),
                     fence: *fence,
                 };
                 let answer = extend(names, token, extension, caller, tx);
                 self.counters.extensions += counted(&answer);
+                answer
+            }
+            Action::Leave { token, leave_ms } => {
+                let answer = self.leave(names, token, *leave_ms, tx);
+                self.counters.releases += counted(&answer);
                 answer
             }
             Action::Release {

@@ -43,6 +43,8 @@ pub enum Refusal {
     Within,
     /// A FENCE outside 1 to 2^53 - 1, or too far ahead of the clock.
     Fence,
+    /// A LEAVE outside 1 ms to a day.
+    Leave,
     /// A NOTIFY message of more than 1024 bytes.
     Message,
     /// A NOTIFY channel of more than 1024 bytes.
@@ -53,6 +55,8 @@ pub enum Refusal {
     NoChannelPermission,
     /// REPLICAS in a context that may not block.
     ReplicasHere,
+    /// The token has left one of the keys by RELEASE ... LEAVE.
+    Left,
     /// The key holds another type.
     WrongType,
     /// A request of a shared holder for more permits than it has.
@@ -81,7 +85,7 @@ pub enum Refusal {
     ApplyMalformed,
     /// The wait was replaced by a newer wait of the same token.
     TakenOver,
-    /// The wait was cancelled by LOCK.CANCEL.
+    /// The wait was cancelled by LOCK.CANCEL, or its token has left.
     Cancelled,
     /// The system's random generator gave no bits for a `*` token.
     NoRandomness,
@@ -124,11 +128,13 @@ impl Refusal {
             Self::Fence => {
                 "ERR invalid fence, must be 1 to 9007199254740991 and at most a day ahead of the clock"
             }
+            Self::Leave => "ERR invalid leave, must be 1 to 86400000 ms",
             Self::Message => "ERR invalid message, must be 0 to 1024 bytes",
             Self::ChannelLength => "ERR channel must be 0 to 1024 bytes",
             Self::Channel => "ERR channel must be in the slot of the key",
             Self::NoChannelPermission => "NOPERM No permissions to access a channel",
             Self::ReplicasHere => "ERR REPLICAS can't be waited for here",
+            Self::Left => "LEFT this token has left the lock by LOCK.RELEASE ... LEAVE",
             Self::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
             Self::PermitsRaised => "ERR permits can't be raised",
             Self::TooFewReplicas => "NOREPLICAS fewer replicas are online than REPLICAS asks for",
@@ -147,7 +153,7 @@ impl Refusal {
             Self::ApplyInternal => "ERR LOCK.APPLY is internal",
             Self::ApplyMalformed => "ERR LOCK.APPLY got a malformed effect",
             Self::TakenOver => "UNBLOCKED a newer connection with this token took over this place",
-            Self::Cancelled => "UNBLOCKED this wait was given up by LOCK.CANCEL",
+            Self::Cancelled => "UNBLOCKED this wait was given up by LOCK.CANCEL or LEAVE",
             Self::NoRandomness => "ERR the system gave no random bits for a token",
             Self::CallerUnknown => "ERR SESSION in a script: the caller could not be made out",
             Self::NoConnection => "ERR SESSION needs a connection, and a module's call has none",

@@ -119,7 +119,10 @@ fn line(modes: &[&'static str]) -> impl Strategy<Value = String> {
                     )
                 }
                 5 => format!("CANCEL {first} {token}"),
-                6 if ms % 2 == 0 => format!("MEXTEND {keys} {token} PX {ms} {data} {replicas}"),
+                6 if ms % 2 == 0 => {
+                    let gt = ["", "GT"][block as usize % 2];
+                    format!("MEXTEND {keys} {token} PX {ms} {gt} {data} {replicas}")
+                }
                 6 if block % 2 == 0 => {
                     let fence = RAISED_TO[block as usize % 3];
                     format!("MEXTEND {keys} {token} FENCE {fence} {data} {replicas}")
@@ -130,7 +133,12 @@ fn line(modes: &[&'static str]) -> impl Strategy<Value = String> {
                 ),
                 _ => format!(
                     "MRELEASE {keys} {token}{}",
-                    ["", " ALL", " HOLDS 1"][ms as usize % 3]
+                    match ms % 4 {
+                        0 => String::new(),
+                        1 => " ALL".to_owned(),
+                        2 => " HOLDS 1".to_owned(),
+                        _ => format!(" LEAVE {}", block + 1),
+                    }
                 ),
             }
         },
@@ -186,7 +194,7 @@ fn take(world: &mut World, step: Step) {
             world.delete(key);
         }
         Step::BringBack(key) => world.bring_back(key),
-        Step::Say(line) => drop(world.say(&line)),
+        Step::Say(line) => say(world, &line),
         Step::Pass(ms) => world.pass_ms(ms),
         Step::Delete(key) => world.delete(key),
         Step::HangUp(n) => {
@@ -229,6 +237,22 @@ fn take(world: &mut World, step: Step) {
     }
 }
 
+/// Sends a line. A request gets LEFT if its token has left one of the keys, and only then.
+fn say(world: &mut World, line: &str) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let keys = keys_of(line);
+    let token = words[words.len().min(if words[0] == "CANCEL" {
+        2
+    } else {
+        2 + keys.len()
+    })];
+    let is_request = ["MACQUIRE", "MWAIT", "MQUEUE"].contains(&words[0]);
+    let has_left = |name| world.marked_until_ms(name, token).is_some();
+    let is_late = is_request && keys.iter().any(has_left);
+    let answer = world.say(line);
+    assert_eq!(answer.starts_with("LEFT "), is_late, "{line}: {answer}");
+}
+
 fn take_timer(world: &mut World, timer: Timer) {
     if let Timer::Fires = timer {
         world.fire(Vec::new());
@@ -259,6 +283,9 @@ fn settled_step() -> impl Strategy<Value = Step> {
 /// Returns the keys of a command.
 fn keys_of(line: &str) -> Vec<world::Name> {
     let words: Vec<&str> = line.split_whitespace().collect();
+    if words[0] == "CANCEL" {
+        return vec![world::name(words[1])];
+    }
     let count = words[1].parse().expect("numkeys");
     words
         .iter()
@@ -282,6 +309,7 @@ fn check(world: &World) -> Result<(), TestCaseError> {
         .check()
         .map_err(TestCaseError::fail)?;
     check_replica_waits(world)?;
+    check_marks(world)?;
     let mut fences = Vec::new();
     for key in KEYS {
         let stored = match world.store.keys.get(&world::name(key)) {
@@ -335,6 +363,17 @@ fn check_replica_waits(world: &World) -> Result<(), TestCaseError> {
         };
         let own = stored.holder(token).map(|own| own.fence);
         prop_assert_eq!(own, Some(fence), "{:?} at {:?}", token, name);
+    }
+    Ok(())
+}
+
+/// Checks that no token waits for a key that it has left.
+fn check_marks(world: &World) -> Result<(), TestCaseError> {
+    for (name, token) in world.marks.keys() {
+        if world.marked_until_ms(name, token).is_some() {
+            let waits = world.table.queues().waits_at(&world::token(token), name);
+            prop_assert!(waits.is_empty(), "{token} waits for {name:?}");
+        }
     }
     Ok(())
 }

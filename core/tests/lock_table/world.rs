@@ -7,6 +7,7 @@ use std::num::NonZeroU16;
 use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, ParseContext};
+use redis_lock_core::operation::Action;
 use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::Position;
 use redis_lock_core::state::replica_waits::Progress;
@@ -124,6 +125,8 @@ pub struct World {
     effects: Vec<(Name, Change)>,
     /// All hand-overs, oldest first.
     pub handed_over: Vec<HandOver>,
+    /// The ends of the marks that a token has left a key.
+    pub marks: BTreeMap<(Name, String), u64>,
     /// The lock that was dumped last.
     pub dumped: Option<Lock>,
 }
@@ -166,6 +169,7 @@ impl World {
             seen: Vec::new(),
             effects: Vec::new(),
             handed_over: Vec::new(),
+            marks: BTreeMap::new(),
             dumped: None,
         }
     }
@@ -180,6 +184,16 @@ impl World {
     /// Returns the wall clock in microseconds.
     pub const fn wall_us(&self) -> u64 {
         self.wall_ms() * 1000
+    }
+
+    /// Returns the time of the steady clock until which this token is marked as having left this key, as
+    /// the lines that were sent say.
+    pub fn marked_until_ms(&self, key: &Name, token: &str) -> Option<u64> {
+        let mark = (key.clone(), token.to_owned());
+        self.marks
+            .get(&mark)
+            .copied()
+            .filter(|ms| *ms >= self.now_ms)
     }
 
     /// Sends a line like `WAIT k a PX 100` on a new connection. Returns the shortened answer:
@@ -245,6 +259,14 @@ impl World {
             )
         });
         self.store.running = None;
+        if let (Action::Leave { token, leave_ms }, Ok(_)) = (&operation.action, &decision.answer) {
+            let token = String::from_utf8_lossy(token.as_bytes()).into_owned();
+            for name in &operation.names {
+                let mark = (name.clone(), token.clone());
+                let end_ms = self.marks.entry(mark).or_default();
+                *end_ms = (*end_ms).max(self.now_ms + leave_ms);
+            }
+        }
         let position = match decision.answer {
             Ok(Answer::Queued(_, position)) => Some(Some(position)),
             Ok(Answer::HeldBack) => Some(None),

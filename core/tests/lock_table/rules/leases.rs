@@ -3,6 +3,7 @@
 //! - A lease is in force up to its deadline. After that, no command restores it.
 //! - LOCK.EXTEND sets the rest of the lease and doesn't add to it. Without PX it sets the length
 //!   that the lease was given last.
+//! - With GT it sets the lease and its length only if the lease then ends later.
 //! - When a lease ends, the timer grants the lock to the next waiter. No command is needed.
 //! - Deadlines follow the wall clock. BLOCK follows the steady clock.
 
@@ -29,6 +30,52 @@ scenes! {
         +11
         = k
         ACQUIRE k b -> granted";
+
+    gt_never_shortens_a_lease: "
+        ACQUIRE k a PX 1000 -> granted
+        EXTEND k a PX 10 GT -> 1
+        +11
+        ACQUIRE k b -> nil
+        EXTEND k a GT PX 1000 DATA d -> 1
+        +1000
+        ACQUIRE k b -> nil
+        +1
+        EXTEND k a GT -> 0
+        ACQUIRE k b -> granted";
+
+    gt_leaves_the_own_length_where_it_leaves_the_lease: "
+        ACQUIRE k a PX 1000 -> granted
+        EXTEND k a PX 10 GT -> 1
+        +500
+        EXTEND k a -> 1             // its length is still 1000
+        +1000
+        ACQUIRE k b -> nil
+        EXTEND k a PX 2000 GT -> 1
+        +1
+        EXTEND k a -> 1
+        +2000
+        ACQUIRE k b -> nil";
+
+    gt_decides_at_each_key: "
+        ACQUIRE j a PX 100 -> granted
+        ACQUIRE k a PX 1000 -> granted
+        MEXTEND 2 j k a PX 500 GT -> 2
+        +500
+        ACQUIRE j b -> nil
+        +1
+        ACQUIRE j b -> granted
+        ACQUIRE k b -> nil";
+
+    a_claim_with_gt_claims: "
+        ACQUIRE k h -> granted
+        QUEUE k a KEEP 100 PX 300 -> place 1
+        RELEASE k h -> 1
+        EXTEND k a PX 50 GT -> 1
+        +100
+        ACQUIRE k b -> nil
+        EXTEND k a -> 1             // by the PX of its QUEUE
+        +300
+        ACQUIRE k b -> nil";
 
     a_lease_end_hands_over_with_nobody_touching_the_key: "
         ACQUIRE k a PX 100 -> granted

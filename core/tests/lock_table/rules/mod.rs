@@ -75,6 +75,7 @@ mod keep_and_lost_connections;
 mod kept_sessions;
 mod keyspace_changes;
 mod leases;
+mod leaves;
 mod notifications;
 mod places;
 mod queue_order;

@@ -288,3 +288,19 @@ fn sessions_of_locks_that_are_elsewhere_now_are_dropped() {
     world.pass_ms(20);
     assert_eq!(world.lease_ms("here", "a"), 90, "renewed, later than usual");
 }
+
+#[test]
+fn a_renewal_never_shortens_a_lease() {
+    let mut world = play("ACQUIRE k a PX 90 SESSION -> granted");
+    let deadline_ms = |world: &World| world.wall_ms() + world.lease_ms("k", "a");
+    let before_ms = deadline_ms(&world);
+    world.set_clock(-1_000);
+    for _ in 0..4 {
+        world.pass_ms(30);
+        assert_eq!(deadline_ms(&world), before_ms);
+    }
+    assert_eq!(world.table.sessions().len(), 1, "still tied");
+    world.set_clock(0);
+    world.pass_ms(30);
+    assert!(deadline_ms(&world) > before_ms, "renewed again");
+}
