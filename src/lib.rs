@@ -45,7 +45,7 @@ use callbacks::{datatype, events, info_section};
 use engine::{blocking, cron};
 use server::calls::Str;
 use server::memory::Counted;
-use server::{api, boundary, config, filter, keepalive, key_events, timer};
+use server::{api, boundary, config, filter, keepalive, key_events, random, timer};
 use state::entered::{self, Entered};
 
 /// The version in the server's form: 10000 * major + 100 * minor + patch.
@@ -70,11 +70,12 @@ type LoadStep = fn(&Context) -> Result<(), String>;
 /// The steps of loading, in order. Questions to the server come before registrations, and
 /// registrations that the server can't take back come last. A module that fails to load is freed,
 /// and what it had registered would point to freed code.
-const STEPS: [LoadStep; 16] = [
+const STEPS: [LoadStep; 17] = [
     boundary::print_no_backtraces,
     api::prepare,
     set_timer,
     blocking::draw_decoy,
+    draw_mark_key,
     datatype::register,
     config::register,
     commands::register,
@@ -156,6 +157,14 @@ fn load(ctx: &Context, taken: c_int, arguments: &[Str<'_>]) -> Result<(), String
 /// later.
 fn look_for_other_modules(ctx: &Context) -> Result<(), String> {
     key_events::look_for_other_modules(ctx);
+    Ok(())
+}
+
+/// Draws the secret key of the marks of tokens that have left.
+fn draw_mark_key(_: &Context) -> Result<(), String> {
+    let mut key = [0; 16];
+    random::fill(&mut key).map_err(|why| why.text().to_owned())?;
+    state::change(|table| table.leave_marks().set_hash_key(key));
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::state::waiter::{User, Waiter};
 use crate::values::fence::Fences;
 use crate::values::lock::Stored;
 use crate::values::name::Name;
+use crate::values::refusal::Refusal;
 
 /// The state of a name's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +62,10 @@ pub trait Store {
 /// The most waiters; 0: no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most blocked clients (`lock.max-waiters`).
+    /// The most blocked clients.
     pub max_waiters: usize,
+    /// The refusal of a client beyond `max_waiters`, which names the limit.
+    pub max_waiters_refusal: Refusal,
     /// The most waiters without a connection, each counted once for each of its names
     /// (`lock.max-tickets`).
     pub max_tickets: usize,

@@ -52,6 +52,7 @@ unsafe extern "C" fn report(info: *mut raw::RedisModuleInfoCtx, for_crash_report
 /// The counts of the lock table and the callbacks.
 struct Facts {
     waiters: usize,
+    left: usize,
     places: usize,
     sessions: usize,
     counters: Counters,
@@ -94,6 +95,7 @@ impl Facts {
             acknowledgements,
             waiters: table.queues().blocked_len(),
             places: table.queues().place_count(),
+            left: table.leave_marks().len(),
             sessions: table.sessions().len(),
             counters: *table.counters(),
             waits,
@@ -123,10 +125,11 @@ impl Section<'_> {
             ..
         } = facts;
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 36] = [
+        let fields: [(&CStr, u64); 37] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", facts.waiters as u64),
             (c"places", facts.places as u64),
+            (c"left", facts.left as u64),
             (c"sessions", facts.sessions as u64),
             (c"bytes", BYTES.load(Ordering::Relaxed)),
             (c"deferred", deferred as u64),

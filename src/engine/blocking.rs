@@ -299,7 +299,7 @@ fn record_known(state: &State, Operation { names, action, .. }: &Operation, answ
             matches!(answer, Answer::Granted(_) | Answer::HeldBack)
         }
         Action::Extend { .. } => !matches!(answer, Answer::Count(0)),
-        Action::Cancel { .. } | Action::Release { .. } => false,
+        Action::Cancel { .. } | Action::Leave { .. } | Action::Release { .. } => false,
     };
     if !tells_of_grant {
         return;

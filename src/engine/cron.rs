@@ -8,6 +8,7 @@ use std::mem;
 
 use redis_lock_core::budget::{MOST_A_FIRING, MOST_GIVEN_UP, MOST_TAKEN_BACK};
 use redis_lock_core::state::hand_over::HandOver;
+use redis_lock_core::table::LockTable;
 use redis_lock_core::values::name::Name;
 use redis_module::Context;
 
@@ -86,6 +87,7 @@ pub fn fire(ctx: &Context) {
     if !api::unblock_must_wait_for_sleep() {
         blocking::unblock_decided();
     }
+    state::change(|table| table.leave_marks().sweep(clock::steady_ms()));
     publications::publish_pending(ctx);
     signal_ended_early_expiries(ctx);
     acknowledgements::go_on();
@@ -99,6 +101,9 @@ pub fn fire(ctx: &Context) {
         execute::demote();
         if state::has_waiters() {
             time_out_only(ctx);
+        }
+        if let Some(due_ms) = state::look(LockTable::next_sweep_ms).flatten() {
+            timer::arm(due_ms);
         }
     } else {
         time_out_only(ctx);

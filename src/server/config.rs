@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use redis_lock_core::store::Limits;
 use redis_lock_core::values::decimal;
+use redis_lock_core::values::refusal::Refusal;
 use redis_module::configuration::{register_i64_configuration, ConfigurationFlags};
 use redis_module::{Context, RedisValue};
 
@@ -147,10 +148,19 @@ pub fn replicas_timeout_ms() -> u64 {
     REPLICAS_TIMEOUT_MS.load(Ordering::Relaxed).unsigned_abs()
 }
 
-/// Returns the limits of waiters.
+/// Returns the limits of waiters. At least a tenth of `maxclients` is left to other clients. Otherwise
+/// no client could connect to release a lock.
 pub fn limits() -> Limits {
+    let set = usize::try_from(MAX_WAITERS.load(Ordering::Relaxed)).unwrap_or(0);
+    let max_clients = usize::try_from(MAX_CLIENTS.load(Ordering::Relaxed)).ok();
+    let most_of_clients = max_clients.map(|max_clients| (max_clients * 9 / 10).max(1));
+    let (max_waiters, max_waiters_refusal) = match most_of_clients {
+        Some(most) if set == 0 || most < set => (most, Refusal::MaxClients),
+        Some(_) | None => (set, Refusal::MaxWaiters),
+    };
     Limits {
-        max_waiters: max_waiters(),
+        max_waiters,
+        max_waiters_refusal,
         max_tickets: max_tickets(),
     }
 }
@@ -158,25 +168,6 @@ pub fn limits() -> Limits {
 /// Returns the most waiters without a connection; 0: no limit.
 pub fn max_tickets() -> usize {
     usize::try_from(MAX_TICKETS.load(Ordering::Relaxed)).unwrap_or(0)
-}
-
-/// Returns the most blocked clients that may wait; 0: no limit. At least a tenth of `maxclients` is
-/// left to other clients. Otherwise no client could connect to release a lock.
-pub fn max_waiters() -> usize {
-    let set = usize::try_from(MAX_WAITERS.load(Ordering::Relaxed)).unwrap_or(0);
-    match usize::try_from(MAX_CLIENTS.load(Ordering::Relaxed)) {
-        Ok(max_clients) => least_limit(set, (max_clients * 9 / 10).max(1)),
-        Err(_) => set,
-    }
-}
-
-/// Returns the lesser of two limits; 0: no limit.
-fn least_limit(one: usize, other: usize) -> usize {
-    if one == 0 {
-        other
-    } else {
-        one.min(other)
-    }
 }
 
 /// Reads the server's `maxclients`, from INFO because CONFIG may be renamed.

@@ -90,6 +90,7 @@ impl LeaveMarks {
     }
 
     /// Returns when the next part of a sweep is due, on the steady clock in ms.
+    #[inline(always)]
     pub fn next_sweep_ms(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.sweep_ms)
     }

@@ -148,13 +148,19 @@ impl LockTable {
         self.wait_queues.schedule.time_of(name).is_some()
     }
 
+    /// Returns when marks of tokens that have left are to be swept, on the steady clock in ms.
+    #[inline(always)]
+    pub fn next_sweep_ms(&self) -> Option<u64> {
+        self.wait_queues.leave_marks.next_sweep_ms()
+    }
+
     /// Returns when something is due without an operation, on the steady clock in ms.
     #[inline]
     pub fn next_due_ms(&self) -> Option<u64> {
         let nobody_waits = self.wait_queues.is_idle() && self.wait_queues.backlog.is_empty();
         if nobody_waits && self.sessions.is_empty() && !self.wait_queues.queues.is_anyone_leaving()
         {
-            return None;
+            return self.next_sweep_ms();
         }
         if unlikely(self.wait_queues.queues.is_anyone_leaving()) {
             return Some(0);
@@ -164,7 +170,8 @@ impl LockTable {
             self.wait_queues.schedule.next_ms(),
             self.wait_queues.queues.next_timeout_ms(),
         );
-        sooner(waiting_ms, sooner(self.sessions.next_due_ms(), backlog_ms))
+        let soonest_ms = sooner(waiting_ms, sooner(self.sessions.next_due_ms(), backlog_ms));
+        sooner(soonest_ms, self.next_sweep_ms())
     }
 }
 

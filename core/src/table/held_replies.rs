@@ -130,10 +130,10 @@ impl WaitQueues {
         if !tx.environment.store.has_replicas(replicas.count) {
             return Err(Refusal::TooFewReplicas);
         }
-        let most = (tx.environment.limits)().max_waiters;
+        let limits = (tx.environment.limits)();
         let others = self.queues.blocked_len() + tx.replica_waits.len();
-        if most > 0 && others >= most {
-            return Err(Refusal::MaxWaiters);
+        if limits.max_waiters > 0 && others >= limits.max_waiters {
+            return Err(limits.max_waiters_refusal);
         }
         Ok(())
     }

@@ -234,7 +234,7 @@ impl WaitQueues {
     fn count_refusal(&mut self, why: Refusal) {
         match why {
             Refusal::Deadlock | Refusal::SessionDeadlock => self.counters.deadlocks += 1,
-            Refusal::MaxWaiters => self.counters.max_waiters_refusals += 1,
+            Refusal::MaxWaiters | Refusal::MaxClients => self.counters.max_waiters_refusals += 1,
             Refusal::MaxTickets => self.counters.max_tickets_refusals += 1,
             _ => {}
         }

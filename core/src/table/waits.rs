@@ -186,18 +186,19 @@ impl WaitQueues {
         } = wait;
         let older = older.and_then(|older| self.queues.at(older));
         let was_blocked = older.is_some_and(|older| older.kind.is_blocked());
+        let limits = (tx.environment.limits)();
         let was_place = older.is_some() && !was_blocked;
         let (passes, count, most, refusal) = match kind {
             WaitKind::Block { .. } => (
                 was_blocked,
                 self.queues.blocked_len() + tx.replica_waits.len() + 1,
-                (tx.environment.limits)().max_waiters,
-                Refusal::MaxWaiters,
+                limits.max_waiters,
+                limits.max_waiters_refusal,
             ),
             WaitKind::Place { .. } => (
                 older.is_some_and(|older| request.takes_as_much_as(&older.request)),
                 self.queues.place_count() + if was_place { 0 } else { names.count() },
-                (tx.environment.limits)().max_tickets,
+                limits.max_tickets,
                 Refusal::MaxTickets,
             ),
         };

@@ -75,6 +75,8 @@ pub enum Refusal {
     SessionDeadlock,
     /// `lock.max-waiters` clients wait already.
     MaxWaiters,
+    /// Nine tenths of the clients that the server admits wait already.
+    MaxClients,
     /// `lock.max-tickets` waiters without a connection wait already.
     MaxTickets,
     /// A command that writes, on a replica that accepts writes.
@@ -146,6 +148,7 @@ impl Refusal {
                 "DEADLOCK connections would wait for each other's SESSION grants"
             }
             Self::MaxWaiters => "MAXWAITERS as many clients wait as lock.max-waiters allows",
+            Self::MaxClients => "MAXWAITERS as many clients wait as nine tenths of maxclients",
             Self::MaxTickets => {
                 "MAXTICKETS as many wait without a connection as lock.max-tickets allows"
             }

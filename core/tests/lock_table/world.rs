@@ -20,6 +20,7 @@ use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::lock::Stored;
 pub use redis_lock_core::values::name::Name;
+use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::slot::{self, Sharding};
 use redis_lock_core::values::token::Token;
@@ -600,6 +601,7 @@ impl World {
         let mut effects = Effects::new();
         let limits = Limits {
             max_waiters: self.max_waiters,
+            max_waiters_refusal: Refusal::MaxWaiters,
             max_tickets: self.max_tickets,
         };
         let mut outside = Environment {
