@@ -49,13 +49,14 @@ fn each_change_of_a_lock_is_told_once() {
     let mut listener = listener(&server);
     let raised = support::unix_time_us() + 3_600_000_000;
     let raise = format!("LOCK.EXTEND k a FENCE {raised}");
-    let scenes: [(&[&str], &[&str]); 22] = [
+    let scenes: [(&[&str], &[&str]); 25] = [
         (&["LOCK.ACQUIRE k a PX 60000"], &["lock.grant k"]),
         (&["LOCK.ACQUIRE k b"], &[]),
         (&["LOCK.ACQUIRE k a PX 60000"], &["lock.renew k"]),
         (&["LOCK.WAIT k a PX 60000 REENTRANT"], &["lock.renew k"]),
         (&["LOCK.EXTEND k a PX 70000 SESSION"], &["lock.renew k"]),
         (&["LOCK.EXTEND k a DATA why"], &["lock.renew k"]),
+        (&["LOCK.EXTEND k a PX 1 GT"], &["lock.renew k"]),
         (&[&raise], &["lock.renew k"]),
         (
             &["LOCK.EXTEND k b", "LOCK.RELEASE k b", "LOCK.CHECK k a"],
@@ -68,7 +69,9 @@ fn each_change_of_a_lock_is_told_once() {
         // To shared, with the same fence.
         (&["LOCK.ACQUIRE k a PX 60000 SHARED"], &["lock.renew k"]),
         (&["LOCK.ACQUIRE k b PX 60000 SHARED"], &["lock.grant k"]),
-        (&["LOCK.RELEASE k b"], &["lock.drop k"]),
+        (&["LOCK.RELEASE k b LEAVE 60000"], &["lock.drop k"]),
+        (&["LOCK.ACQUIRE k b PX 60000 SHARED"], &[]),
+        (&["LOCK.RELEASE k b LEAVE 60000"], &[]),
         // To exclusive, with a new fence.
         (&["LOCK.ACQUIRE k a PX 60000"], &["lock.grant k"]),
         (&["LOCK.RELEASE k a"], &["del k"]),

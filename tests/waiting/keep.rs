@@ -1,5 +1,7 @@
-//! LOCK.WAIT ... KEEP: a waiter's place is kept for a while after its connection is lost.
+//! LOCK.WAIT ... KEEP: a waiter's place is kept for a while after its connection is lost, or after its
+//! BLOCK has ended.
 
+use redis::Value;
 use support::{server_with_holder, until, Client, Expect, Server, LONG};
 
 /// Returns the token and the kind of each waiter for a key, in the order of the queue.
@@ -132,23 +134,101 @@ fn keep_runs_only_while_nobody_is_there() {
     };
     assert_eq!(connected.int("keep-ms"), 600_000);
     assert!((1..600_000).contains(&absent.int("keep-ms")));
-    for one in [connected, absent] {
-        assert!((1..600_000).contains(&one.int("timeout-ms")));
-    }
+    assert!((1..600_000).contains(&connected.int("timeout-ms")));
+    assert_eq!(
+        absent.int("timeout-ms"),
+        0,
+        "no BLOCK counts while nobody is there"
+    );
     assert!(connected.has("client-id") && !absent.has("client-id"));
 }
 
 #[test]
-fn a_place_lapses_after_keep_and_with_its_block() {
-    for options in ["KEEP 30", "BLOCK 40 KEEP 600000"] {
-        let server = server_with_holder();
-        lost(&server, &format!("LOCK.WAIT k b {options}"));
-        until("the place has lapsed", || {
-            server.info("lock", "lock_lapsed_places") == "1"
-        });
-        assert_eq!(server.waiters("k"), 0, "{options}");
-        assert_eq!(server.call("LOCK.QUEUE k c").int(), 1, "{options}");
+fn a_place_lapses_after_keep() {
+    let server = server_with_holder();
+    lost(&server, "LOCK.WAIT k b BLOCK 10 KEEP 30");
+    until("the place has lapsed", || {
+        server.info("lock", "lock_lapsed_places") == "1"
+    });
+    assert_eq!(server.waiters("k"), 0);
+    assert_eq!(server.info("lock", "lock_timeouts"), "0");
+    assert_eq!(server.call("LOCK.QUEUE k c").int(), 1);
+}
+
+/// A client waits in one loop, by any driver.
+#[test]
+fn a_client_that_waits_again_and_again_keeps_its_turn() {
+    let server = server_with_holder();
+    let mut client = server.client();
+    client.call("LOCK.WAIT k b BLOCK 1 KEEP 600000").nil();
+    let mut behind = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+    until_queue(&server, "k", "b absent, c blocked");
+    assert_eq!(server.known_lock("k").queue[0].int("timeout-ms"), 0);
+    for _ in 0..3 {
+        client.call("LOCK.WAIT k b BLOCK 1 KEEP 600000").nil();
     }
+    client.send(format!("LOCK.WAIT k b {LONG} BLOCK 600000 KEEP 600000"));
+    until_queue(&server, "k", "b blocked, c blocked");
+    server.call("LOCK.RELEASE k a").int();
+    assert_eq!(client.recv().grant().token, "b");
+    server.call("LOCK.RELEASE k b").int();
+    assert_eq!(behind.recv().grant().token, "c");
+    assert_eq!(server.info("lock", "lock_timeouts"), "0");
+}
+
+#[test]
+fn a_connection_that_closes_after_its_block_leaves_the_place_alone() {
+    for how in ["closed", "killed", "unblocked"] {
+        let server = server_with_holder();
+        let mut client = server.client();
+        let id = client.id();
+        client.call("LOCK.WAIT k b BLOCK 1 KEEP 600000").nil();
+        match how {
+            "closed" => client.close(),
+            "killed" => drop(server.call(format!("CLIENT KILL ID {id}")).int()),
+            _ => assert_eq!(server.call(format!("CLIENT UNBLOCK {id}")).int(), 0),
+        }
+        server.settle();
+        assert_eq!(queue(&server, "k"), [standing("b", "absent")], "{how}");
+    }
+}
+
+/// The end of BLOCK and the death of its connection come in one pass of the event loop.
+#[test]
+fn a_connection_killed_in_the_moment_of_its_nil_leaves_the_place_alone() {
+    for _ in 0..30 {
+        let server = server_with_holder();
+        let client = server.waiter("LOCK.WAIT k b BLOCK 30 KEEP 600000");
+        let kill = format!("CLIENT KILL ID {}", client.id());
+        server.call_batch(&["DEBUG SLEEP 0.04", &kill]);
+        server.settle();
+        assert_eq!(queue(&server, "k"), [standing("b", "absent")]);
+    }
+}
+
+#[test]
+fn the_end_of_block_needs_a_ticket_for_each_key() {
+    let server = server_with_holder();
+    server.call("CONFIG SET lock.max-tickets 1").okay();
+    let mut client = server.client();
+    client.call("LOCK.MWAIT 2 k j b BLOCK 1 KEEP 600000").nil();
+    assert_eq!(server.waiters("k"), 0);
+    assert_eq!(server.info("lock", "lock_timeouts"), "1");
+    assert_eq!(server.info("lock", "lock_max_tickets_refusals"), "1");
+    server.call("CONFIG SET lock.max-tickets 2").okay();
+    client.call("LOCK.MWAIT 2 k j b BLOCK 1 KEEP 600000").nil();
+    assert_eq!(queue(&server, "k"), [standing("b", "absent")]);
+    assert_eq!(server.info("lock", "lock_places"), "2");
+}
+
+#[test]
+fn a_wait_that_may_not_block_leaves_no_place() {
+    let server = server_with_holder();
+    let replies = server.call_batch(&["MULTI", "LOCK.WAIT k b BLOCK 1 KEEP 600000", "EXEC"]);
+    assert_eq!(replies[2].clone().list(), [Value::Nil]);
+    let script = "return redis.call('LOCK.WAIT', KEYS[1], 'b', 'BLOCK', 1, 'KEEP', 600000)";
+    server.call(&["EVAL", script, "1", "k"]).nil();
+    assert_eq!(server.waiters("k"), 0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! - `queue`: LOCK.WAIT and its queue
 //! - `wake_ups`: every event that can let a waiter through, as one table
 //! - `keep`: KEEP: waiters whose connection is lost
+//! - `leave`: LOCK.RELEASE ... LEAVE: tokens that have left
 //! - `freed_clients`: clients that the server frees while they wait
 //! - `refused_writes`: grants while the server refuses writes
 //! - `places`: LOCK.QUEUE: places without a connection
@@ -15,6 +16,7 @@
 mod deadlock;
 mod freed_clients;
 mod keep;
+mod leave;
 mod notify;
 mod places;
 mod places_program;
