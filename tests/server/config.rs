@@ -117,9 +117,13 @@ fn a_lower_limit_sends_nobody_away() {
     waiters.push(server.waiter(format!("LOCK.WAIT k z {LONG}")));
 }
 
-/// Adds waiters for `k` until the server refuses one, and returns the waiters.
+/// The limits of waiters as MAXWAITERS names them.
+const OF_MAX_WAITERS: &str = "MAXWAITERS as many clients wait as lock.max-waiters allows";
+const OF_MAX_CLIENTS: &str = "MAXWAITERS as many clients wait as nine tenths of maxclients";
+
+/// Adds waiters for `k` until the server refuses one by this error, and returns the waiters.
 #[track_caller]
-fn waiters_until_refused(server: &Server) -> Vec<Client> {
+fn waiters_until_refused(server: &Server, refusal: &str) -> Vec<Client> {
     let mut waiters = Vec::new();
     loop {
         let mut client = server.client();
@@ -132,7 +136,7 @@ fn waiters_until_refused(server: &Server) -> Vec<Client> {
         });
         match refused {
             Some(error) => {
-                assert!(error.starts_with("MAXWAITERS "), "{error}");
+                assert_eq!(error, refusal);
                 return waiters;
             }
             None => waiters.push(client),
@@ -152,7 +156,7 @@ fn a_tenth_of_the_servers_connections_is_never_taken_by_waiters() {
             .fold(Server::builder(), |server, line| server.config(line));
         let server = server.start();
         server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-        let mut waiters = waiters_until_refused(&server);
+        let mut waiters = waiters_until_refused(&server, OF_MAX_CLIENTS);
         assert_eq!(waiters.len(), 45, "{lines:?}");
         // A client that releases can still connect.
         assert_eq!(server.client().call("LOCK.RELEASE k a").int(), 1);
@@ -164,25 +168,25 @@ fn a_tenth_of_the_servers_connections_is_never_taken_by_waiters() {
 fn the_room_for_waiters_goes_with_the_servers_connections() {
     let server = Server::builder().config("maxclients 50").start();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    let waiters = waiters_until_refused(&server);
+    let waiters = waiters_until_refused(&server, OF_MAX_CLIENTS);
     assert_eq!(waiters.len(), 45);
     server.call("CONFIG SET maxclients 100").okay();
-    let more = waiters_until_refused(&server);
+    let more = waiters_until_refused(&server, OF_MAX_CLIENTS);
     assert_eq!(more.len(), 45);
     server
         .call("CONFIG SET lock.max-waiters 0 maxclients 110")
         .okay();
-    let yet_more = waiters_until_refused(&server);
+    let yet_more = waiters_until_refused(&server, OF_MAX_CLIENTS);
     assert_eq!(yet_more.len(), 9);
     // Waiting clients stay when there is less room.
     server.call("CONFIG SET maxclients 105").okay();
     server.settle();
     assert_eq!(server.waiters("k"), 99);
-    assert_eq!(waiters_until_refused(&server).len(), 0);
+    assert_eq!(waiters_until_refused(&server, OF_MAX_CLIENTS).len(), 0);
     server
         .call("CONFIG SET maxclients 1000 lock.max-waiters 100")
         .okay();
-    assert_eq!(waiters_until_refused(&server).len(), 1);
+    assert_eq!(waiters_until_refused(&server, OF_MAX_WAITERS).len(), 1);
 }
 
 #[test]
@@ -479,10 +483,11 @@ const MEASURES: [&str; 10] = [
     "acknowledge_max_ms",
 ];
 
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 27] = [
     "locks",
     "waiters",
     "places",
+    "left",
     "sessions",
     "deferred",
     "last_fence",
