@@ -754,6 +754,17 @@ impl Queues {
         }
     }
 
+    /// Returns the positions of a token's waits.
+    pub fn positions_of(&self, token: &Token) -> impl Iterator<Item = Position> + use<'_> {
+        let waits = self.tokens.get(token);
+        let (one, several) = match waits {
+            Some(Waits::One(position)) => (Some(*position), None),
+            Some(Waits::Several(waits)) => (None, Some(waits.by_names.values().copied())),
+            None => (None, None),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+
     /// Returns the number of waits of a token.
     pub fn waits_of(&self, token: &Token) -> usize {
         self.tokens.get(token).map_or(0, Waits::len)

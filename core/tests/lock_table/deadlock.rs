@@ -185,6 +185,76 @@ fn will_admit(
         && !stuck_waiters.any(|((other, waiter), _)| *other < rank && waiter.names.contains(name))
 }
 
+/// Returns true if the deadlock of the last waiter is final: no token that is tied in it also waits for a
+/// name at which no connection of the deadlock waits.
+fn is_final(world: &World, waiters: &[(JoinAt, Waiter)], stuck: &[bool]) -> bool {
+    let circle = circle(world, waiters, stuck);
+    let of = |at: &usize| &waiters[*at].1;
+    let names: Vec<&Name> = circle.iter().flat_map(|at| of(at).names.iter()).collect();
+    let tied = names.iter().flat_map(|name| {
+        let lock = world.lock(std::str::from_utf8(name.key()).expect("text"));
+        let tied = lock.holders().iter().filter(|own| {
+            let client_id = world.table.sessions().client_of(own.session);
+            client_id.is_some_and(|id| circle.iter().any(|at| of(at).client_id == id))
+        });
+        tied.map(|own| own.token.clone()).collect::<Vec<_>>()
+    });
+    let tied: Vec<_> = tied.collect();
+    let outside = (0..waiters.len()).filter(|at| !circle.contains(at));
+    let mut of_tied = outside.filter(|at| tied.contains(&of(at).request.token));
+    !of_tied.any(|at| of(&at).names.iter().any(|name| !names.contains(&name)))
+}
+
+/// Returns the stuck waiters that the last one waits for, directly or not, and the last one.
+fn circle(world: &World, waiters: &[(JoinAt, Waiter)], stuck: &[bool]) -> Vec<usize> {
+    let mut circle = vec![waiters.len() - 1];
+    let mut next = 0;
+    while let Some(at) = circle.get(next).copied() {
+        next += 1;
+        let (rank, waiter) = &waiters[at];
+        for other in (0..waiters.len()).filter(|other| stuck[*other]) {
+            let mut names = waiter.names.iter();
+            let is_hindered = names.any(|name| {
+                !will_admit(world, name, *rank, waiter, waiters, stuck)
+                    && waits_for(
+                        world,
+                        name,
+                        (*rank, waiter),
+                        &waiters[other],
+                        stuck,
+                        waiters,
+                    )
+            });
+            if is_hindered && !circle.contains(&other) {
+                circle.push(other);
+            }
+        }
+    }
+    circle
+}
+
+/// Returns true if a waiter that is not admitted at a name waits there for another stuck one.
+fn waits_for(
+    world: &World,
+    name: &Name,
+    (rank, waiter): (JoinAt, &Waiter),
+    (other_rank, other): &(JoinAt, Waiter),
+    stuck: &[bool],
+    waiters: &[(JoinAt, Waiter)],
+) -> bool {
+    let lock = world.lock(std::str::from_utf8(name.key()).expect("text"));
+    let token = &waiter.request.token;
+    let is_tied = lock.holders().iter().any(|own| {
+        let client_id = world.table.sessions().client_of(own.session);
+        own.token != *token && client_id == Some(other.client_id)
+    });
+    let first = (-2, None);
+    let is_holder_in_the_way = || !will_admit(world, name, first, waiter, waiters, stuck);
+    let is_before =
+        lock.holder(token).is_none() && *other_rank < rank && other.names.contains(name);
+    is_before || (is_tied && is_holder_in_the_way())
+}
+
 /// Returns the waiters as they would be if this command had begun to wait.
 fn with_newcomer(world: &World, said: &Said) -> Vec<(JoinAt, Waiter)> {
     let (names, request) = (said.names(), said.request());
@@ -235,7 +305,8 @@ fn find_circles(mut world: World, lines: Vec<Said>) -> Result<(), TestCaseError>
             continue;
         }
         let expected = with_newcomer(&world, &said);
-        let closes = stuck(&world, &expected).last() == Some(&true);
+        let stuck = stuck(&world, &expected);
+        let closes = stuck.last() == Some(&true) && is_final(&world, &expected, &stuck);
         let answer = world.say_as(said.connection, &said.line());
         if answer == Refusal::SessionDeadlock.text() {
             prop_assert!(closes, "{said:?} is refused: {expected:?}");

@@ -12,8 +12,8 @@
 //! 2. [`Graph`]: free each waiter that would be granted if only stuck waiters kept their ties and
 //!    their positions. All other holders, and all other waiters before it, will go. A freed
 //!    waiter's ties and positions go too, which may free further waiters.
-//! 3. If the newcomer is still stuck at the end, its wait closes a deadlock that no other client
-//!    can break.
+//! 3. If the newcomer is still stuck at the end, its wait closes a deadlock, unless the grant to
+//!    another wait of a token that is tied in it could open it (`way_out.rs`).
 //!
 //! The search keeps these rules:
 //!
@@ -70,7 +70,7 @@ impl WaitQueues {
         }
         let mut graph = Graph::new(newcomer, search);
         graph.read(newcomer, work, tx)?;
-        graph.is_newcomer_stuck(work)
+        Ok(graph.is_newcomer_stuck(work)? && !graph.has_way_out(newcomer, &self.queues, work)?)
     }
 
     /// Returns true if the newcomer would wait for a waiter before it, or for a holder whose

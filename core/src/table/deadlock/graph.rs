@@ -1,4 +1,5 @@
 //! The graph of the waiters that may be stuck: which of them would be granted all the same.
+//! `way_out.rs` looks at those that would not.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +11,15 @@ use super::search::{FoundName, GivenUp, JoinAt, Newcomer, Search, Source, Tie, W
 use crate::budget::WORK_OF_A_GRANT;
 use crate::state::queue::KnownQueue;
 use crate::transaction::Transaction;
-use crate::values::holder::Mode;
+use crate::values::holder::{Holder, Mode};
 use crate::values::lock::Lock;
 use crate::values::name::Name;
 use crate::values::request::Request;
+use crate::values::token::Token;
 
 /// The need of a waiter at one of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+pub(super) enum Need {
     /// The waiter needs its turn, and holders that admit it.
     Turn,
     /// The waiter's token holds already and waits for a conversion, so it needs all other holders
@@ -28,30 +30,31 @@ enum Need {
 }
 
 /// A waiter, and the grants that are tied to its connection.
-struct Node<'a> {
+pub(super) struct Node<'a> {
     client_id: u64,
-    join_at: JoinAt,
-    request: &'a Request,
+    pub(super) join_at: JoinAt,
+    pub(super) request: &'a Request,
     /// The number of needs that are not met.
     lacks: usize,
-    is_free: bool,
+    pub(super) is_free: bool,
     /// The indexes of its names in [`Graph::resources`].
-    resources: SmallVec<[usize; 1]>,
-    held: SmallVec<[Tied; 1]>,
+    pub(super) resources: SmallVec<[usize; 1]>,
+    pub(super) held: SmallVec<[Tied; 1]>,
 }
 
 /// A grant that is tied to the connection of a waiter.
-struct Tied {
+pub(super) struct Tied {
+    pub(super) token: Token,
     /// The index of its name in [`Graph::resources`].
-    resource: usize,
+    pub(super) resource: usize,
     limit: u32,
     permits: u32,
 }
 
 /// A name in the graph: the grants that are tied to stuck waiters, and the stuck waiters in its
 /// queue.
-struct Resource<'a> {
-    name: &'a Name,
+pub(super) struct Resource<'a> {
+    pub(super) name: &'a Name,
     known: Option<KnownQueue<'a>>,
     mode: Option<Mode>,
     /// The number of grants that are tied to stuck waiters.
@@ -61,7 +64,7 @@ struct Resource<'a> {
     /// The limits of these grants, and the number of grants with each limit.
     limits: BTreeMap<u32, usize>,
     /// The numbers and needs of the waiters, in queue order.
-    queue: SmallVec<[(usize, Need); 1]>,
+    pub(super) queue: SmallVec<[(usize, Need); 1]>,
     /// The number of waiters at the front of the queue that are free.
     passed: usize,
     /// The indexes in the queue of the waiters with [`Need::Alone`].
@@ -123,8 +126,10 @@ impl<'a> Resource<'a> {
     }
 
     /// Adds a grant that is tied to a stuck waiter.
-    fn hold(&mut self, node: &mut Node<'_>, number: usize, limit: u32, permits: u32) {
+    fn hold(&mut self, node: &mut Node<'_>, number: usize, own: &Holder) {
+        let Holder { limit, permits, .. } = *own;
         node.held.push(Tied {
+            token: own.token.clone(),
             resource: number,
             limit,
             permits,
@@ -137,7 +142,7 @@ impl<'a> Resource<'a> {
     }
 
     /// Returns true if the grants of stuck waiters admit a request.
-    fn admits(&self, request: &Request) -> bool {
+    pub(super) fn admits(&self, request: &Request) -> bool {
         if self.holders == 0 {
             return true;
         }
@@ -153,11 +158,11 @@ impl<'a> Resource<'a> {
 
 /// The waiters that may be stuck, and the names that they need. The first waiter is the newcomer.
 pub(super) struct Graph<'a> {
-    nodes: Vec<Node<'a>>,
+    pub(super) nodes: Vec<Node<'a>>,
     /// The number of each connection's waiter; the last one if the connection waits twice.
     by_client: HashMap<u64, usize>,
     /// The names, in the order of the search's resources.
-    resources: Vec<Resource<'a>>,
+    pub(super) resources: Vec<Resource<'a>>,
     ties: Vec<Tie>,
     /// The waiters that were found to be free and whose grants have not gone yet.
     freed: Vec<usize>,
@@ -269,7 +274,7 @@ impl<'a> Graph<'a> {
             let lock = source.lock(tx);
             let own = lock.and_then(|lock| lock.holders().with_session(tie.session));
             if let Some(own) = own.filter(|own| source.is_in_force(own, now, tx)) {
-                resource.hold(node, tie.resource, own.limit, own.permits);
+                resource.hold(node, tie.resource, own);
             }
         }
         Ok(())

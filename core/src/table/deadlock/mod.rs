@@ -10,5 +10,6 @@ mod connections;
 mod conversion;
 mod graph;
 mod search;
+mod way_out;
 
 pub(super) use search::{JoinAt, Newcomer};

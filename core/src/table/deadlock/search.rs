@@ -34,7 +34,7 @@ impl Work {
 }
 
 /// The point at which a waiter joins the queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::table) enum JoinAt {
     /// Before all waiters.
     First,

@@ -144,6 +144,36 @@ scenes! {
         < WAIT x t: UNBLOCKED
         A> WAIT y a -> waits";
 
+    another_wait_of_a_tied_token_outside_opens_the_way: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        H> ACQUIRE z h -> granted
+        P> MWAIT 2 x z a SESSION -> waits
+        A> WAIT y a2 -> waits
+        B> WAIT x b -> waits
+        H> RELEASE z h -> 1
+        < MWAIT 2 x z a SESSION: granted
+        P> MRELEASE 2 x z a -> 2
+        < WAIT x b: granted";
+
+    a_place_of_a_tied_token_outside_opens_the_way_of_one_connection: "
+        A> ACQUIRE x a SESSION -> granted
+        H> ACQUIRE z h -> granted
+        P> QUEUE z a -> place 1
+        A> WAIT x other -> waits
+        P> CANCEL z a -> 1
+        A> ACQUIRE v v SESSION -> granted
+        A> WAIT v other -> DEADLOCK connections would wait for each other's SESSION grants";
+
+    a_wait_of_another_token_outside_opens_no_way: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        A> ACQUIRE v a2 SESSION -> granted
+        H> ACQUIRE z h -> granted
+        P> MWAIT 2 v z a2 SESSION -> waits
+        A> WAIT y a3 -> waits
+        B> WAIT x b -> DEADLOCK connections would wait for each other's SESSION grants";
+
     the_end_of_a_wait_opens_the_way: "
         A> ACQUIRE x a SESSION -> granted
         B> ACQUIRE y b SESSION -> granted
