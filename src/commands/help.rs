@@ -23,23 +23,24 @@ use Line::{Synopsis, Text};
 const ONE: Option<Keys> = Some(Keys::One);
 const MANY: Option<Keys> = Some(Keys::Many);
 
-const LINES: [Line; 31] = [
+const LINES: [Line; 32] = [
     Synopsis(&syntax::ACQUIRE, ONE),
     Text("    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one."),
     Synopsis(&syntax::WAIT, ONE),
-    Text("    As ACQUIRE, but wait in line for at most BLOCK ms; 0 or none: for ever. Then KEEP the place."),
+    Text("    As ACQUIRE, but wait in line for at most BLOCK ms; 0 or none: for ever."),
+    Text("    KEEP: the place stays for ms after BLOCK, and after a lost connection."),
     Synopsis(&syntax::QUEUE, ONE),
     Text("    As ACQUIRE, or answer the token's place in the queue, kept for KEEP ms. Send it again."),
     Synopsis(&syntax::CANCEL, ONE),
     Text("    Give up the token's wait or place: 1, or 0 when it has none. A grant stays."),
     Synopsis(&syntax::EXTEND, ONE),
     Text("    Set the lease to now + PX, or its own length: 1, or 0 when the token doesn't hold the lock."),
-    Text("    GT: never shorter."),
+    Text("    GT: only if it then ends later."),
     Synopsis(&syntax::RELEASE, ONE),
     Text(
         "    Give up one hold, or ALL, or all but n: 1, or 0 when the token doesn't hold the lock.",
     ),
-    Text("    LEAVE: end its waits too, and turn its late commands away with LEFT for so long."),
+    Text("    LEAVE: end all its holds and waits; for ms answer LEFT to its ACQUIRE, WAIT and QUEUE."),
     Synopsis(&syntax::CHECK, ONE),
     Text("    Milliseconds left of the token's lease, 0 when it doesn't hold the lock."),
     Synopsis(&syntax::INFO, ONE),

@@ -374,7 +374,8 @@ fn ends(range: &str) -> (Vec<String>, Vec<String>) {
     (texts(vec![first, last]), texts(beyond.collect()))
 }
 
-/// Returns the error of a command with this value of an argument. The keys have no holder.
+/// Returns the error of a command with this value of an argument. The keys have no holder. Each command
+/// has a token of its own, because LEAVE turns away the later commands of its token.
 fn tried(server: &Server, command: &str, option: &str, values: &[&str]) -> Option<String> {
     server.call("FLUSHALL").okay();
     let keys: &[&str] = match command {
@@ -384,7 +385,7 @@ fn tried(server: &Server, command: &str, option: &str, values: &[&str]) -> Optio
     };
     let token: &[&str] = match (command, option) {
         (_, "") | ("LOCK.INFO" | "LOCK.HOT", _) => &[],
-        _ => &["t"],
+        _ => &[command],
     };
     let options: Vec<&str> = option.split_whitespace().collect();
     let words = [&[command], keys, token, &options, values].concat();
@@ -542,6 +543,7 @@ fn provocations() -> Vec<String> {
         "REPLICAS 0",
         "REPLICAS 1 WITHIN 0",
         "FENCE 0",
+        "LEAVE 0",
         "SHARED LIMIT 3 PERMITS 2",
         "NOSUCH",
     ];
@@ -604,7 +606,7 @@ fn provoked(server: &Server, command: &str) -> BTreeSet<String> {
 }
 
 /// The errors that need a certain server state, and the arity error, which has a check of its own.
-const OF_A_STATE: [&str; 11] = [
+const OF_A_STATE: [&str; 13] = [
     "ERR channel must be in the slot of the key",
     "NOPERM No permissions to access a channel",
     "DEADLOCK another holder waits to upgrade this lock",
@@ -613,7 +615,9 @@ const OF_A_STATE: [&str; 11] = [
     "NOREPLICAS fewer replicas are online than REPLICAS asks for",
     "NOREPLICAS the grant ended before enough replicas had acknowledged it",
     "NOREPLICAS too few replicas acknowledged the command in time",
+    "LEFT this token has left the lock by LOCK.RELEASE ... LEAVE",
     "MAXWAITERS as many clients wait as lock.max-waiters allows",
+    "MAXWAITERS as many clients wait as nine tenths of maxclients",
     "MAXTICKETS as many wait without a connection as lock.max-tickets allows",
     "ERR wrong number of arguments for",
 ];
@@ -658,6 +662,38 @@ fn pages_have_the_errors_of_full_queues() {
     for (command, words) in WAITS {
         let error = server.call(format!("{command} {words}")).error();
         assert!(has_error(command, &error), "{command}: {error}");
+    }
+}
+
+#[test]
+fn pages_have_the_errors_of_a_server_full_of_waiters() {
+    let server = Server::start();
+    server.call("CONFIG SET maxclients 20").okay();
+    server.call(format!("LOCK.ACQUIRE held a {LONG}")).grant();
+    let waiter = |number| server.waiter(format!("LOCK.WAIT held b{number}"));
+    let _waiters: Vec<_> = (0..18).map(waiter).collect();
+    for (command, words) in &WAITS[..2] {
+        let error = server.call(format!("{command} {words}")).error();
+        assert!(error.contains(" maxclients"), "{error}");
+        assert!(has_error(command, &error), "{command}: {error}");
+    }
+}
+
+#[test]
+fn pages_have_the_error_of_a_token_that_left() {
+    let server = Server::start();
+    server
+        .call("LOCK.MRELEASE 2 held other t LEAVE 600000")
+        .int();
+    for command in commands() {
+        let words = match command.starts_with("LOCK.M") {
+            true => "2 held other t",
+            false => "held t",
+        };
+        let error = server.call(format!("{command} {words}")).err();
+        let left = |text: &String| text.starts_with("LEFT ");
+        let named: BTreeSet<String> = errors_of(&command).into_iter().filter(left).collect();
+        assert_eq!(named, error.into_iter().filter(left).collect(), "{command}");
     }
 }
 

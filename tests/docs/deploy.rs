@@ -136,3 +136,37 @@ fn a_renewed_lock_costs_three_commands_in_a_lease() {
     }
     assert!(seen >= 3, "only {seen} rows");
 }
+
+#[test]
+fn a_mark_takes_the_bytes_that_are_documented() {
+    const MARKS: [u64; 2] = [14_000, 15_000];
+    let page = text_of("docs/operate/sizing.md");
+    let (least, most) = after(&page, "| a mark of LEAVE | ")
+        .split_once(" to ")
+        .expect("a range");
+    let most = most.split(' ').next().expect("a number");
+    let bytes = |text: &str| text.parse::<u64>().expect("a number of bytes");
+    let documented = bytes(least)..=bytes(most);
+    let server = Server::start();
+    let in_use = || bytes(&server.info("lock", "lock_bytes"));
+    let before = in_use();
+    let long_key = "k".repeat(1_000);
+    let long_token = "t".repeat(256);
+    let mut marks = 0;
+    for count in MARKS {
+        while marks < count {
+            let keys: Vec<String> = (marks..marks + 500)
+                .map(|number| format!("{long_key}{number}"))
+                .collect();
+            let keys = keys.join(" ");
+            server
+                .call(format!(
+                    "LOCK.MRELEASE 500 {keys} {long_token} LEAVE 600000"
+                ))
+                .int();
+            marks += 500;
+        }
+        let each = (in_use() - before) / marks;
+        assert!(documented.contains(&each), "{each} bytes");
+    }
+}

@@ -87,6 +87,15 @@ const MEANINGS: &[Meaning] = &[
         text: "Sets the lease like `PX`, in seconds.",
     },
     Meaning {
+        argument: "GT",
+        verbs: &["EXTEND"],
+        default: "the lease is set, longer or shorter",
+        range: "",
+        text:
+            "Sets the lease only if it then ends later. Otherwise the lease and its length stay. \
+               The reply is the same.",
+    },
+    Meaning {
         argument: "BLOCK",
         verbs: &["WAIT"],
         default: "0",
@@ -185,6 +194,15 @@ const MEANINGS: &[Meaning] = &[
         text: "Takes off all holds at once.",
     },
     Meaning {
+        argument: "LEAVE",
+        verbs: &["RELEASE"],
+        default: "one hold less",
+        range: "1 to 86400000",
+        text: "Ends all holds, waits and places of the token at the key. For that long afterwards \
+               the token's ACQUIRE, WAIT and QUEUE get `LEFT`: [leave a \
+               lock](release.md#leave-a-lock).",
+    },
+    Meaning {
         argument: "SESSION",
         verbs: &["ACQUIRE", "WAIT"],
         default: "the lease runs on its own",
@@ -220,11 +238,12 @@ const MEANINGS: &[Meaning] = &[
     Meaning {
         argument: "KEEP",
         verbs: &["WAIT"],
-        default: "the place is gone with the connection",
+        default: "no place stays",
         range: LEASE,
-        text: "The server keeps your place in the queue for that long if the connection is lost \
-               while you wait. It doesn't matter which end closed it. With SESSION, KEEP also \
-               applies to the grant, like that of [LOCK.ACQUIRE](acquire.md#arguments).",
+        text: "Keeps your place in the queue for that long while no command of the token waits: \
+               after BLOCK has ended, and after the connection was lost, whichever end closed \
+               it. With SESSION, KEEP also applies to the grant, like that of \
+               [LOCK.ACQUIRE](acquire.md#arguments).",
     },
     Meaning {
         argument: "KEEP",
@@ -321,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_value_has_a_range_and_a_word_has_none() {
-        let words = ["SHARED", "REENTRANT", "ALL", "SESSION", "NOSESSION"];
+        let words = ["SHARED", "REENTRANT", "ALL", "GT", "SESSION", "NOSESSION"];
         for meaning in MEANINGS {
             let is_word = words.contains(&meaning.argument);
             assert_eq!(meaning.range.is_empty(), is_word, "{meaning:?}");
