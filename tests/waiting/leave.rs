@@ -186,3 +186,17 @@ fn a_leave_needs_the_rights_of_a_release_and_no_memory() {
     assert_eq!(server.call("LOCK.RELEASE k a LEAVE 600000").int(), 1);
     assert_eq!(server.info("lock", "lock_left"), "1");
 }
+
+#[test]
+fn marks_that_have_ended_free_their_memory_beside_one_that_lasts() {
+    const KEYS: usize = 10_000;
+    let server = Server::start();
+    let info = |field| server.info("lock", field).parse::<i64>().expect("a number");
+    server.call("LOCK.RELEASE k lasting LEAVE 600000").int();
+    let before = info("lock_bytes");
+    let keys: Vec<String> = (0..KEYS).map(|key| format!("k{key}")).collect();
+    let leave = format!("LOCK.MRELEASE {KEYS} {} t LEAVE 1", keys.join(" "));
+    server.call(leave).int();
+    until("the ended marks are gone", || info("lock_left") == 1);
+    assert!(info("lock_bytes") - before < KEYS as i64);
+}

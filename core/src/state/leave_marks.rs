@@ -33,6 +33,8 @@ type Marks = LinkedHashMap<Mark, u64, RandomState>;
 pub struct LeaveMarks {
     hash_key: [u8; 16],
     marks: Marks,
+    /// The most marks since the map was shrunk last.
+    most_len: usize,
     /// The start of the next sweep, or the time of its next part, on the steady clock in ms.
     sweep_ms: u64,
     /// The start of the current sweep.
@@ -71,6 +73,7 @@ impl LeaveMarks {
         let older_ms = self.remove(mark);
         let end_ms = older_ms.map_or(end_ms, |older_ms| older_ms.max(end_ms));
         self.marks.insert(mark, end_ms);
+        self.most_len = self.most_len.max(self.len());
         while most > 0 && self.len() > most {
             let Some(oldest) = self.oldest() else { break };
             self.remove(oldest);
@@ -112,9 +115,10 @@ impl LeaveMarks {
             Some(_) => now_ms.saturating_add(1),
             None => self.swept_since_ms.saturating_add(SWEEP_MS).max(now_ms + 1),
         };
-        if self.is_empty() {
+        if self.next_swept.is_none() && self.len() < self.most_len / 2 {
             // The map keeps the memory of removed marks.
-            self.marks = Marks::default();
+            self.marks.shrink_to_fit();
+            self.most_len = self.len();
         }
     }
 

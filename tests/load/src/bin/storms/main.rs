@@ -6,6 +6,7 @@ mod databases;
 mod flood;
 mod holders;
 mod hot;
+mod leaving;
 mod many_keys;
 mod permits;
 mod places;
@@ -121,6 +122,10 @@ enum Storm {
     Replicas,
     /// The same, and FLUSHALL ends all their grants
     ReplicasFlushed,
+    /// 100,000 tokens leave by RELEASE ... LEAVE, and all their marks end at once
+    Marks,
+    /// The BLOCKs of 10,000 clients that wait with KEEP end at once
+    BlocksKept,
     /// A script takes 20 SESSION locks beside 5,000 clients
     ScriptSessions,
 }
@@ -159,6 +164,8 @@ impl Storm {
             Storm::Hot => hot::asked(stage, score),
             Storm::Replicas => replicas::stand_still(stage, score),
             Storm::ReplicasFlushed => replicas::flushed(stage, score),
+            Storm::Marks => leaving::marks(stage, score),
+            Storm::BlocksKept => leaving::blocks(stage, score),
             Storm::ScriptSessions => scripts::sessions(stage, score),
         }
     }
