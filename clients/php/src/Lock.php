@@ -453,6 +453,9 @@ final class Lock implements \JsonSerializable
                         return $found;
                     }
                 } elseif (Clock::now() >= $end) {
+                    // KEEP keeps the place beyond the wait.
+                    $cancel = $this->command('CANCEL', [], [$key]);
+                    $this->waits->ask($key, $cancel, Clock::now() + self::WITHDRAWAL);
                     return null;
                 }
                 $isRepeated = true;

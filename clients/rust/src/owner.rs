@@ -958,6 +958,7 @@ impl<'a> Attempt<'a> {
         let command = owner
             .commands
             .take(&self.token, &request, self.holds, self.lease);
+        let is_kept = matches!(request, Request::Wait(_)) && !owner.commands.is_session();
         self.asked.push_back(connection.clone());
         if self.asked.len() > 2 {
             self.asked.pop_front();
@@ -977,6 +978,8 @@ impl<'a> Attempt<'a> {
         };
         owner.note(&answer);
         self.is_known |= matches!(answer, Ok(Value::Int(_)) | Err(Failure::Outage(_)));
+        // KEEP keeps the place beyond the wait.
+        self.is_known |= is_kept && matches!(answer, Ok(Value::Nil));
         core.connections
             .note(&mut self.route, &connection, &answer)?;
         let answer = answer?;

@@ -373,6 +373,11 @@ class LockBase:
             asked_at = time.monotonic()
             grant = await self._retry(once, call, limit + GRACE_SECONDS)
             if not isinstance(grant, NoAnswer):
+                if grant is None and not self._options.session:
+                    # KEEP keeps the place beyond the wait.
+                    call.is_unsure = True
+                    await self._ask(call, self._options.cancel(), until=limit + END_SECONDS)
+                    call.is_unsure = False
                 if grant is None or time.monotonic() - asked_at < grant.lease / 3:
                     return grant  # type: ignore[no-any-return]
                 # The grant may be over. If it isn't, this confirms it.

@@ -226,9 +226,16 @@ final class Acquisition {
         return;
       }
     }
-    // No grant: one try, or the end of BLOCK.
-    if (!waits || hasLimit) notAcquired();
+    // No grant: one try, or the end of BLOCK, beyond which KEEP keeps the place.
+    if (!waits) notAcquired();
+    else if (hasLimit) leave();
     else ask();
+  }
+
+  /** Cancels the place, and says "not acquired". */
+  private void leave() {
+    Command cancel = Command.of("CANCEL", lock.keys.subList(0, 1), token);
+    locks.link.send(cancel, Duration.ofNanos(CONFIRM_NANOS)).whenComplete((reply, error) -> notAcquired());
   }
 
   /** Notes that the server is there: the next outage is another one. */
