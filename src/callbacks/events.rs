@@ -151,7 +151,7 @@ unsafe extern "C" fn on_replica_change(
     // SAFETY: the server calls this with its lock held.
     let entered = unsafe { Entered::new() };
     boundary::guard(entered, |_| {
-        replicas::forget_online();
+        replicas::note_change();
         if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
             recorder::record(|pending| pending.has_new_replica = true);
         }

@@ -2,17 +2,20 @@
 //!
 //! 1. Before the server sleeps, the effects of all commands so far were replicated. The module then
 //!    notes the offset of the stream for clients that have begun to wait, and asks the replicas for
-//!    acknowledgements.
+//!    acknowledgements, once.
 //! 2. The command filter sees the acknowledgements. Then the module looks how far the replicas have
 //!    come. One look serves all clients that wait, and there is at most one in [`LOOK_US`].
-//! 3. The timer looks again after [`ASK_AGAIN_MS`], and when the first WITHIN ends.
+//! 3. The timer looks again after [`LOOK_AGAIN_MS`], and when the first WITHIN ends.
+//! 4. A replica answers a request when it has come to it, however late. It only loses one with its
+//!    connection. So the replicas are asked again when one has come or gone, and not otherwise: to
+//!    the server each request is a change that it has yet to save.
 
 use redis_lock_core::budget::MOST_A_FIRING;
 use redis_lock_core::hints::likely;
 use redis_module::Context;
 
 use crate::engine::execute;
-use crate::server::replicas::{self, ASK_AGAIN_MS};
+use crate::server::replicas::{self, LOOK_AGAIN_MS};
 use crate::server::{api, clock, timer};
 use crate::state::{self, State};
 
@@ -32,8 +35,9 @@ pub fn before_sleep(ctx: &Context) {
     if state::look(|table| table.replica_waits().has_unsent()) == Some(true) {
         let offset = replicas::stream_offset(ctx);
         state::change(|table| table.record_offset(offset));
+        replicas::want_acknowledgements();
     }
-    ask_if_due(ctx);
+    ask_if_wanted(ctx);
 }
 
 /// Looks how far the replicas have come, and replies to the clients whose wait has ended.
@@ -57,19 +61,11 @@ fn is_due(state: &State, now_us: u64) -> bool {
     is_due
 }
 
-/// Asks the replicas once for each new offset that is waited for, and again after
-/// [`ASK_AGAIN_MS`].
-fn ask_if_due(ctx: &Context) {
-    let Some(last) = state::look(|table| table.replica_waits().last_offset()).flatten() else {
-        return;
-    };
-    let now_ms = clock::steady_ms();
-    let is_due = state::with(|state| {
-        let (asked_offset, asked_ms) = state.asked_replicas.get();
-        last > asked_offset || now_ms >= asked_ms.saturating_add(ASK_AGAIN_MS)
-    });
-    if is_due && api::may_write_unasked(ctx) {
-        state::with(|state| state.asked_replicas.set((last, now_ms)));
+/// Asks the replicas for acknowledgements if they are wanted, unless nobody waits any more.
+fn ask_if_wanted(ctx: &Context) {
+    let is_wanted = state::with(|state| state.is_ask_wanted.get());
+    if is_wanted && state::any_replica_waits() && api::may_write_unasked(ctx) {
+        state::with(|state| state.is_ask_wanted.set(false));
         replicas::ask(ctx);
     }
 }
@@ -81,6 +77,6 @@ pub fn go_on() {
     }
     replicas::request_check();
     let next_ms = state::look(|table| table.replica_waits().next_timeout_ms()).flatten();
-    let again_ms = clock::steady_ms().saturating_add(ASK_AGAIN_MS);
+    let again_ms = clock::steady_ms().saturating_add(LOOK_AGAIN_MS);
     timer::arm(next_ms.map_or(again_ms, |ms| again_ms.min(ms.saturating_add(1))));
 }

@@ -22,7 +22,7 @@ use crate::engine::rearm::rearm_for;
 use crate::engine::store::ServerStore;
 use crate::engine::{blocking, effects, publications, recorder};
 use crate::server::key_string::CommandStrings;
-use crate::server::replicas::ASK_AGAIN_MS;
+use crate::server::replicas::LOOK_AGAIN_MS;
 use crate::server::{api, clients, clock, config, timer};
 use crate::state::pending_events::{Event, Pending};
 use crate::state::{self, State, FENCES};
@@ -113,7 +113,7 @@ fn block(ctx: &Context, waiter_id: WaiterId, position: Option<Position>, names: 
 #[inline(never)]
 fn expect_acknowledgements(state: &State) {
     if state.look(|table| table.replica_waits().has_unsent()) == Some(true) {
-        timer::fire_in(ASK_AGAIN_MS);
+        timer::fire_in(LOOK_AGAIN_MS);
     }
 }
 

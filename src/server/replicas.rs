@@ -11,8 +11,8 @@ use crate::server::api::ServerInfo;
 use crate::server::calls::function;
 use crate::state;
 
-/// The time after which replicas that have not acknowledged are looked at and asked again, in ms.
-pub const ASK_AGAIN_MS: u64 = 10;
+/// The time after which replicas that have not acknowledged are looked at again, in ms.
+pub const LOOK_AGAIN_MS: u64 = 10;
 
 /// Asks for a look at the replicas before the server sleeps next.
 pub fn request_check() {
@@ -31,9 +31,16 @@ pub fn request_check_in_next_pass() {
 
 extern "C" fn do_nothing(_data: *mut c_void) {}
 
-/// Forgets how many replicas are online, because one has come or gone.
-pub fn forget_online() {
+/// Records that a replica has come or gone: how many are online is unknown, and they are asked again
+/// for what clients wait for.
+pub fn note_change() {
     state::with(|state| state.online_replicas.set(None));
+    want_acknowledgements();
+}
+
+/// Records that the replicas are to be asked for acknowledgements.
+pub fn want_acknowledgements() {
+    state::with(|state| state.is_ask_wanted.set(true));
 }
 
 /// Returns true if at least this many replicas are online.

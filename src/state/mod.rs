@@ -110,9 +110,8 @@ pub struct State {
     /// The last look at the replicas while clients waited for them, on the steady clock in
     /// microseconds.
     pub looked_at_replicas_us: Cell<u64>,
-    /// The greatest offset that was waited for when the replicas were last asked for
-    /// acknowledgements, and that time, on the steady clock in ms.
-    pub asked_replicas: Cell<(u64, u64)>,
+    /// True if the replicas are to be asked for acknowledgements before the server sleeps next.
+    pub is_ask_wanted: Cell<bool>,
     /// The number of replicas that were online at the last look, unless one has come or gone since.
     pub online_replicas: Cell<Option<usize>>,
     /// The last client for which the server reported the end of its connection.
@@ -318,7 +317,7 @@ impl State {
             replica_waits: Cell::default(),
             is_look_wanted: Cell::default(),
             looked_at_replicas_us: Cell::default(),
-            asked_replicas: Cell::default(),
+            is_ask_wanted: Cell::default(),
             online_replicas: Cell::default(),
             last_gone_client: Cell::default(),
             watched: RefCell::default(),
