@@ -699,40 +699,47 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
                 }
             }
         }
-        self.replica_waits.list_changed();
-        self.lose_begun();
+        self.follow_begun();
         let completions = &mut self.lists.deliveries.completions;
         self.replica_waits
             .end_lost(&mut |id, end| completions.push(Completion::of_replica_wait(id, end)));
     }
 
-    /// Loses the replica waits that have begun in this operation and whose grant it has ended again.
-    fn lose_begun(&mut self) {
-        for (name, token) in self.replica_waits.begun() {
-            let id = self.entry(&name);
-            let lock = self.lock(id);
-            if lock.is_none_or(|lock| lock.holder(&token).is_none()) {
-                self.replica_waits.lose(&name, &token);
+    /// Ends the grants whose first replica wait has begun in this operation and that it has ended
+    /// again.
+    fn follow_begun(&mut self) {
+        for grant in self.replica_waits.take_begun() {
+            let Some((name, token, _)) = self.replica_waits.grant(grant) else {
+                continue;
+            };
+            let (name, token) = (name.clone(), token.clone());
+            if self
+                .lock_at(&name)
+                .is_none_or(|lock| lock.holder(&token).is_none())
+            {
+                self.replica_waits.end_grant(grant);
             }
         }
     }
 
+    /// Ends a token's grant that replica waits follow, unless the token has held the name since
+    /// before this operation, or since its first wait in this operation began.
+    pub fn end_broken_grant(&mut self, name: &Name, token: &Token) {
+        if let Some(grant) = self.replica_waits.grant_at(name, token) {
+            let id = self.entry(name);
+            let before = self.lock_before(id).holder(token).map(|own| own.fence);
+            let lock = self.lock(id);
+            let is_held = lock.is_some_and(|lock| lock.holder(token).is_some());
+            self.replica_waits.end_unless_held(grant, before, is_held);
+        }
+    }
+
     /// Prepares the replica waits of a token for a new grant of these names. Those for a grant that
-    /// this operation has ended are lost. The others are confirmed, so their end takes back no
-    /// hand-over.
+    /// has ended are lost. The others are confirmed, so their end takes back no hand-over.
     #[inline(never)]
     pub fn follow_hand_over(&mut self, token: &Token, names: &Names) {
         for name in names {
-            let id = self.entry(name);
-            let Some(entry) = self.entries.get(id) else {
-                continue;
-            };
-            let held = entry
-                .stored()
-                .is_some_and(|it| it.lock.holder(token).is_some());
-            if held && entry.lock().is_none_or(|lock| lock.holder(token).is_none()) {
-                self.replica_waits.lose(name, token);
-            }
+            self.end_broken_grant(name, token);
         }
         self.replica_waits.confirm(token, names);
     }

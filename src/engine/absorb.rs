@@ -49,7 +49,7 @@ fn absorb_all(table: &mut LockTable, state: &State) {
                 table.forget_times_in(Some(db));
                 table.doubt_grants_in(Some(db));
             }
-            Event::LockLeft(name, lock) => table.lose_grants_at(&name, &lock),
+            Event::LockLeft(name, lock) => table.lose_grants_at(&name, &lock, false),
             Event::Closed(client_id, ended_ms) => {
                 state.pending(|pending| {
                     let taken_back = pending.undelivered.iter();

@@ -47,7 +47,7 @@ fn look(ctx: &Context) {
         return;
     }
     let progress = replicas::progress(ctx);
-    if execute::acknowledge(ctx, &progress, MOST_A_FIRING) >= MOST_A_FIRING {
+    if execute::acknowledge(ctx, &progress, MOST_A_FIRING) {
         replicas::request_check_in_next_pass();
     }
 }

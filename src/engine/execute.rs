@@ -9,7 +9,7 @@ use redis_lock_core::effect::Effects;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::state::queue::Position;
-use redis_lock_core::state::replica_waits::{DueReply, Progress, ReplicaWait};
+use redis_lock_core::state::replica_waits::{DueReply, Progress, Removed};
 use redis_lock_core::state::waiter::WaiterId;
 use redis_lock_core::store::Environment;
 use redis_lock_core::table::LockTable;
@@ -22,7 +22,7 @@ use crate::engine::rearm::rearm_for;
 use crate::engine::store::ServerStore;
 use crate::engine::{blocking, effects, publications, recorder};
 use crate::server::key_string::CommandStrings;
-use crate::server::replicas::LOOK_AGAIN_MS;
+use crate::server::replicas::{self, LOOK_AGAIN_MS};
 use crate::server::{api, clients, clock, config, timer};
 use crate::state::pending_events::{Event, Pending};
 use crate::state::{self, State, FENCES};
@@ -109,19 +109,26 @@ fn block(ctx: &Context, waiter_id: WaiterId, position: Option<Position>, names: 
 }
 
 /// Arms the timer for a look at the replicas if clients have begun to wait for them, in case no
-/// replica acknowledges.
+/// replica acknowledges. Requests one at once for waits whose ends the operation has left to it.
 #[inline(never)]
 fn expect_acknowledgements(state: &State) {
     if state.look(|table| table.replica_waits().has_unsent()) == Some(true) {
         timer::fire_in(LOOK_AGAIN_MS);
     }
+    if has_more_ends(state) {
+        replicas::request_check_in_next_pass();
+    }
+}
+
+fn has_more_ends(state: &State) -> bool {
+    state.look(|table| table.replica_waits().has_more()) == Some(true)
 }
 
 /// Returns the answer that was to be held back, because the server has not blocked the client.
 #[inline(never)]
 fn unheld_answer(state: &State, waiter_id: WaiterId) -> Answer {
     let wait = state.change(|table| table.leave_replica_wait(waiter_id));
-    match wait.flatten().map(ReplicaWait::due) {
+    match wait.flatten().map(Removed::due) {
         Some(DueReply::Grant(own)) => Answer::Granted(own.fence),
         Some(DueReply::HandOver(hand_over)) => Answer::Granted(hand_over.grant.fence),
         Some(DueReply::Count(count)) => Answer::Count(count),
@@ -172,11 +179,10 @@ pub fn execute_background<'n>(
     });
 }
 
-/// Ends the replica waits that are decided by now, see [`LockTable::acknowledge`]. Returns how many
-/// have ended.
-pub fn acknowledge(ctx: &Context, progress: &Progress, most: usize) -> usize {
+/// Ends the replica waits that are decided by now, see [`LockTable::acknowledge`]. Returns true if
+/// there may be more of them.
+pub fn acknowledge(ctx: &Context, progress: &Progress, most: usize) -> bool {
     state::with(|state| {
-        let before = state.replica_waits.get();
         let mut store = ServerStore::to_read(ctx, state);
         let mut none = Effects::new();
         if let Ok(decision) = with_table(&mut store, &mut none, |table, environment| {
@@ -185,7 +191,7 @@ pub fn acknowledge(ctx: &Context, progress: &Progress, most: usize) -> usize {
             drop(store);
             deliver(ctx, state, decision.deliveries);
         }
-        before.saturating_sub(state.replica_waits.get())
+        has_more_ends(state)
     })
 }
 

@@ -7,15 +7,21 @@
 //!    behind its own effects, once that is known.
 //! 3. A replica wait follows its grants: their deadlines and fences, and their end. If a grant ends,
 //!    even if its token is granted the lock anew in the same operation, the wait is lost.
+//! 4. All waits that follow a grant share one record of it. So a change of a grant costs the same,
+//!    however many follow it.
+//! 5. Waits end in parts. Nobody is acknowledged while there are waits that are known to be lost, or
+//!    grants that are still to be looked at.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashMap;
 use smallvec::SmallVec;
 
+use crate::budget::{MOST_A_FIRING, MOST_LOOKS};
 use crate::state::durations::Durations;
 use crate::state::hand_over::{GrantReply, HandOver, TakeBack};
+use crate::state::slab::{End as Side, Position, Slab};
 use crate::state::waiter::WaiterId;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
@@ -37,16 +43,17 @@ pub enum HeldReply {
     HandOver(Box<HandOver>),
 }
 
-/// The grant of one name that a replica wait follows.
+/// What a replica wait has to know of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Followed {
+pub struct Terms {
     deadline_ms: u64,
     fence: u64,
     session: SessionId,
 }
 
-impl Followed {
-    const fn of(own: &Holder) -> Self {
+impl Terms {
+    /// Returns the terms of a holder's grant.
+    pub const fn of(own: &Holder) -> Self {
         Self {
             deadline_ms: own.deadline_ms,
             fence: own.fence,
@@ -55,53 +62,87 @@ impl Followed {
     }
 }
 
+/// A grant that replica waits follow, for as long as the token holds the name without a break.
+#[derive(Debug)]
+struct Grant {
+    name: Name,
+    token: Token,
+    terms: Terms,
+    /// The waits that follow it, the first one first, with some that have ended.
+    waits: SmallVec<[WaiterId; 1]>,
+    /// The number of waits that follow it.
+    followers: usize,
+    /// The number of its last confirmation, see [`ReplicaWaits::confirm`].
+    confirmation: u64,
+    /// True if its first wait began in the running operation.
+    is_new: bool,
+}
+
+/// The id of a grant that replica waits follow. It is never used again.
+pub type GrantId = Position;
+
+/// The place of a command's effects in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Not known yet.
+    Unsent,
+    /// Before this offset.
+    Sent(u64),
+    /// The lock has left with its slot. The server redirects the client.
+    Elsewhere,
+}
+
 /// A client whose reply is held back.
 #[derive(Debug)]
 pub struct ReplicaWait {
     token: Token,
-    names: Names,
-    /// The grants, one for each name, in the order of the names.
-    grants: SmallVec<[Followed; 1]>,
-    /// The first deadline of its leases, in ms since the epoch, as of the end of the last operation.
-    // perf: a wait can have a million names, all of which one operation may extend.
-    lease_end_ms: u64,
+    /// The grants of its names.
+    grants: SmallVec<[GrantId; 1]>,
     replicas: u16,
     reply: HeldReply,
     /// The start of the wait, on the steady clock in ms.
     since_ms: u64,
     /// Deadline of WITHIN, on the steady clock in ms.
     until_ms: u64,
-    /// The offset of the stream behind the command's effects; `None`: not known yet.
-    offset: Option<u64>,
-    /// True if a later command of the token was granted one of the names or extended it.
-    is_confirmed: bool,
+    stage: Stage,
+    /// The number of the last confirmation of any grant before the wait began.
+    confirmation: u64,
 }
 
 impl ReplicaWait {
-    /// Returns the wait for a reply that tells of grants in force. `grants` are those of the names,
-    /// in their order.
-    pub fn new<'h>(
-        replicas: Replicas,
-        reply: HeldReply,
-        (token, names): (&Token, &Names),
-        grants: impl Iterator<Item = &'h Holder>,
-        now_ms: u64,
-    ) -> Self {
-        let grants: SmallVec<[Followed; 1]> = grants.map(Followed::of).collect();
+    /// Returns the wait for a reply about a token, which follows no grants yet.
+    pub fn new(replicas: Replicas, reply: HeldReply, token: &Token, now_ms: u64) -> Self {
         Self {
             token: token.clone(),
-            names: names.clone(),
-            lease_end_ms: first_deadline_ms(&grants),
-            grants,
+            grants: SmallVec::new(),
             replicas: replicas.count.get(),
             reply,
             since_ms: now_ms,
             until_ms: now_ms.saturating_add(replicas.within_ms),
-            offset: None,
-            is_confirmed: false,
+            stage: Stage::Unsent,
+            confirmation: 0,
         }
     }
 
+    /// Has the wait follow a grant of its token.
+    pub fn follow(&mut self, grant: GrantId) {
+        self.grants.push(grant);
+    }
+}
+
+/// A replica wait that was removed, as of its end.
+#[derive(Debug)]
+pub struct Removed {
+    token: Token,
+    reply: HeldReply,
+    since_ms: u64,
+    /// The greatest fence of its grants.
+    fence: u64,
+    /// True if a later command of the token was granted one of the names or extended it.
+    is_confirmed: bool,
+}
+
+impl Removed {
     /// Returns the hand-over to take back, because its connection was lost before the reply.
     pub fn undelivered(self) -> Option<HandOver> {
         match self.reply {
@@ -112,17 +153,10 @@ impl ReplicaWait {
         }
     }
 
-    /// Returns the sessions of the grants.
-    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
-        self.grants.iter().map(|own| own.session)
-    }
-
     /// Returns the reply as it is to be sent now.
     pub fn due(self) -> DueReply {
-        let fences = self.grants.iter().map(|own| own.fence);
-        let fence = fences.max().unwrap_or(0);
-        let (token, reply) = (self.token, self.reply);
-        match reply {
+        let (token, fence) = (self.token, self.fence);
+        match self.reply {
             HeldReply::HandOver(hand_over) if !self.is_confirmed => {
                 let mut hand_over = *hand_over;
                 hand_over.grant.fence = fence;
@@ -135,17 +169,6 @@ impl ReplicaWait {
             HeldReply::Count(count) => DueReply::Count(count),
         }
     }
-
-    fn grant_at(&mut self, name: &Name) -> Option<&mut Followed> {
-        let at = self.names.as_slice().binary_search(name).ok()?;
-        self.grants.get_mut(at)
-    }
-}
-
-/// Returns the first deadline of these grants, in ms since the epoch.
-fn first_deadline_ms(grants: &[Followed]) -> u64 {
-    let deadlines = grants.iter().map(|own| own.deadline_ms);
-    deadlines.min().unwrap_or(u64::MAX)
 }
 
 /// A reply that is held back no longer.
@@ -199,29 +222,33 @@ pub struct Acknowledgements {
 /// All replica waits.
 ///
 /// Invariants:
-/// 1. `at` lists each wait at each of its names, under its token.
-/// 2. Each wait is in `timeouts` and in `lease_ends`, and by its offset in `offsets` or else in
-///    `unsent`.
+/// 1. `at` lists each grant, and `lease_ends` by its deadline. Each grant has a follower.
+/// 2. Each wait is in `timeouts`, and by its stage in `unsent`, in `offsets` or in neither.
+/// 3. A wait with a grant that has ended is in `lost` or elsewhere.
 #[derive(Debug, Default)]
 pub struct ReplicaWaits {
     waits: HashMap<WaiterId, ReplicaWait>,
-    /// The waits that follow a grant, in the order of their numbers.
-    at: HashMap<Name, HashMap<Token, SmallVec<[WaiterId; 1]>>>,
+    grants: Slab<Grant>,
+    at: HashMap<Name, HashMap<Token, GrantId>>,
     /// Waits whose offset is not known yet.
     unsent: BTreeSet<WaiterId>,
     /// Waits by their number of replicas and their offset.
     offsets: BTreeSet<(u16, u64, WaiterId)>,
     timeouts: BTreeSet<(u64, WaiterId)>,
-    /// Waits by the first deadline of their leases.
-    lease_ends: BTreeSet<(u64, WaiterId)>,
-    /// Waits that began in the running operation.
-    begun: Vec<WaiterId>,
-    /// Waits whose grants the running operation has changed.
-    changed: HashSet<WaiterId>,
-    /// Waits whose grant has ended, not replied to yet.
-    lost: Vec<WaiterId>,
+    /// Grants by the deadline of their lease.
+    lease_ends: BTreeSet<(u64, GrantId)>,
+    /// Grants whose first wait began in the running operation.
+    begun: Vec<GrantId>,
+    /// The waits of grants that have ended, not replied to yet, with some that have ended before.
+    lost: VecDeque<smallvec::IntoIter<[WaiterId; 1]>>,
     /// Databases that were emptied, perhaps to be loaded again at once.
     emptied: Vec<Option<i32>>,
+    /// Grants in such databases that are still to be looked at.
+    doubtful: BTreeSet<GrantId>,
+    /// The number of confirmations so far.
+    confirmations: u64,
+    /// True if the last look left ends to the next one.
+    has_more: bool,
     /// Counts and times.
     pub acknowledgements: Acknowledgements,
     /// The waits and grants that were looked at so far: what replica waits cost.
@@ -254,65 +281,126 @@ impl ReplicaWaits {
         !self.unsent.is_empty()
     }
 
+    /// Returns true if a look at the replicas may end more waits at once: it was cut short, or an
+    /// operation has left lost ones to it.
+    pub fn has_more(&self) -> bool {
+        self.has_more || !self.lost.is_empty()
+    }
+
     /// Returns true if this client's reply is held back.
     pub fn contains(&self, id: WaiterId) -> bool {
         self.waits.contains_key(&id)
     }
 
-    /// Adds a wait.
-    pub fn insert(&mut self, id: WaiterId, wait: ReplicaWait) {
-        self.look_at(wait.grants.len());
-        for name in &wait.names {
-            let tokens = self.at.entry(name.clone()).or_default();
-            let ids = tokens.entry(wait.token.clone()).or_default();
-            ids.insert(ids.partition_point(|own| *own < id), id);
+    /// Returns the grant of a token at a name if any wait follows it.
+    pub fn grant_at(&self, name: &Name, token: &Token) -> Option<GrantId> {
+        self.at.get(name)?.get(token).copied()
+    }
+
+    /// Returns the name, the token and the fence of a grant that has not ended.
+    pub fn grant(&self, id: GrantId) -> Option<(&Name, &Token, u64)> {
+        let grant = self.grants.get(id)?;
+        Some((&grant.name, &grant.token, grant.terms.fence))
+    }
+
+    /// Returns the grant of a token at a name, so that a wait can follow it.
+    pub fn grant_to_follow(&mut self, name: &Name, token: &Token, terms: Terms) -> GrantId {
+        self.look_at(1);
+        if let Some(id) = self.grant_at(name, token) {
+            return id;
         }
-        self.timeouts.insert((wait.until_ms, id));
-        self.lease_ends.insert((wait.lease_end_ms, id));
-        self.unsent.insert(id);
+        let grant = Grant {
+            name: name.clone(),
+            token: token.clone(),
+            terms,
+            waits: SmallVec::new(),
+            followers: 0,
+            confirmation: 0,
+            is_new: true,
+        };
+        let id = self.grants.add(Side::Back, grant);
+        let tokens = self.at.entry(name.clone()).or_default();
+        tokens.insert(token.clone(), id);
+        self.lease_ends.insert((terms.deadline_ms, id));
         self.begun.push(id);
+        id
+    }
+
+    /// Adds a wait.
+    pub fn insert(&mut self, id: WaiterId, mut wait: ReplicaWait) {
+        for grant in &wait.grants {
+            if let Some(grant) = self.grants.get_mut(*grant) {
+                grant.waits.push(id);
+                grant.followers += 1;
+            }
+        }
+        wait.confirmation = self.confirmations;
+        self.timeouts.insert((wait.until_ms, id));
+        self.unsent.insert(id);
         self.waits.insert(id, wait);
     }
 
     /// Removes and returns a wait.
-    pub fn remove(&mut self, id: WaiterId) -> Option<ReplicaWait> {
+    pub fn remove(&mut self, id: WaiterId) -> Option<Removed> {
         let wait = self.waits.remove(&id)?;
-        self.look_at(wait.grants.len());
-        for name in &wait.names {
-            self.remove_at(name, &wait.token, id);
-        }
+        self.unlist(id, &wait);
         self.timeouts.remove(&(wait.until_ms, id));
-        self.lease_ends.remove(&(wait.lease_end_ms, id));
-        match wait.offset {
-            Some(offset) => drop(self.offsets.remove(&(wait.replicas, offset, id))),
-            None => drop(self.unsent.remove(&id)),
-        }
-        Some(wait)
-    }
-
-    fn remove_at(&mut self, name: &Name, token: &Token, id: WaiterId) {
-        let Some(tokens) = self.at.get_mut(name) else {
-            return;
+        let mut removed = Removed {
+            token: wait.token,
+            reply: wait.reply,
+            since_ms: wait.since_ms,
+            fence: 0,
+            is_confirmed: false,
         };
-        if let Some(ids) = tokens.get_mut(token) {
-            // perf: a command can end thousands of waits that follow the same thousands of grants.
-            if let Ok(at) = ids.binary_search(&id) {
-                ids.remove(at);
-            }
-            if ids.is_empty() {
-                tokens.remove(token);
+        self.look_at(wait.grants.len());
+        for id in wait.grants {
+            let Some(grant) = self.grants.get_mut(id) else {
+                continue;
+            };
+            removed.fence = removed.fence.max(grant.terms.fence);
+            removed.is_confirmed |= grant.confirmation > wait.confirmation;
+            grant.followers -= 1;
+            if grant.followers == 0 {
+                self.forget(id);
+            } else if grant.waits.len() > 2 * grant.followers {
+                grant.waits.retain(|id| self.waits.contains_key(id));
             }
         }
-        if tokens.is_empty() {
-            self.at.remove(name);
+        if self.waits.is_empty() {
+            (self.lost, self.doubtful) = Default::default();
+        }
+        Some(removed)
+    }
+
+    /// Removes a wait from the lists of those to acknowledge.
+    fn unlist(&mut self, id: WaiterId, wait: &ReplicaWait) {
+        match wait.stage {
+            Stage::Unsent => drop(self.unsent.remove(&id)),
+            Stage::Sent(offset) => drop(self.offsets.remove(&(wait.replicas, offset, id))),
+            Stage::Elsewhere => {}
         }
     }
 
-    /// Returns the waits that follow a token's grant at a name.
-    fn of(&self, name: &Name, token: &Token) -> SmallVec<[WaiterId; 1]> {
-        let ids = self.at.get(name).and_then(|tokens| tokens.get(token));
-        self.look_at(ids.map_or(0, SmallVec::len));
-        ids.cloned().unwrap_or_default()
+    /// Removes and returns a grant. Its waits follow it no longer.
+    fn forget(&mut self, id: GrantId) -> Option<Grant> {
+        self.look_at(1);
+        let grant = self.grants.remove(id)?;
+        self.lease_ends.remove(&(grant.terms.deadline_ms, id));
+        if let Some(tokens) = self.at.get_mut(&grant.name) {
+            tokens.remove(&grant.token);
+            if tokens.is_empty() {
+                self.at.remove(&grant.name);
+            }
+        }
+        Some(grant)
+    }
+
+    /// Returns the sessions of a wait's grants.
+    pub fn sessions_of(&self, id: WaiterId) -> Vec<SessionId> {
+        let grants = self.waits.get(&id).map(|wait| wait.grants.iter());
+        let grants = grants.into_iter().flatten();
+        let known = grants.filter_map(|id| self.grants.get(*id));
+        known.map(|grant| grant.terms.session).collect()
     }
 
     /// Returns true if any wait follows a grant at this name.
@@ -323,81 +411,101 @@ impl ReplicaWaits {
     /// Records that a command of this token was granted these names, or extended them. Hand-overs
     /// that it made are not taken back any more.
     pub fn confirm(&mut self, token: &Token, names: &Names) {
+        self.confirmations += 1;
+        self.look_at(names.count());
         for name in names {
-            for id in self.of(name, token) {
-                if let Some(wait) = self.waits.get_mut(&id) {
-                    wait.is_confirmed = true;
-                }
+            let grant = self.grant_at(name, token);
+            if let Some(grant) = grant.and_then(|id| self.grants.get_mut(id)) {
+                grant.confirmation = self.confirmations;
             }
         }
     }
 
-    /// Follows the change of a token's grant at a name.
+    /// Ends a grant unless the token holds the name and held it before the operation: under the
+    /// fence `before`, if it did.
+    pub fn end_unless_held(&mut self, id: GrantId, before: Option<u64>, is_held: bool) {
+        let goes_on = self
+            .grants
+            .get(id)
+            .is_some_and(|grant| is_held && (grant.is_new || before == Some(grant.terms.fence)));
+        if !goes_on {
+            self.end_grant(id);
+        }
+    }
+
+    /// Follows the change of a token's grant at a name by the running operation.
     pub fn follow(&mut self, name: &Name, Difference { before, after }: Difference<'_>) {
-        let Some(after) = after else {
-            if let Some(gone) = before {
-                self.lose(name, &gone.token);
-            }
+        let token = before.or(after).map(|own| &own.token);
+        let Some(id) = token.and_then(|token| self.grant_at(name, token)) else {
             return;
         };
-        for id in self.of(name, &after.token) {
-            if before.is_none() && !self.begun.contains(&id) {
-                // The grant that it followed ended without an operation.
-                self.lost.push(id);
-                continue;
-            }
-            let wait = self.waits.get_mut(&id);
-            if let Some(followed) = wait.and_then(|wait| wait.grant_at(name)) {
-                *followed = Followed::of(after);
-                self.changed.insert(id);
+        self.end_unless_held(id, before.map(|own| own.fence), after.is_some());
+        if let Some(after) = after {
+            self.change(id, Terms::of(after));
+        }
+    }
+
+    fn change(&mut self, id: GrantId, terms: Terms) {
+        self.look_at(1);
+        if let Some(grant) = self.grants.get_mut(id) {
+            let old = std::mem::replace(&mut grant.terms, terms);
+            if old.deadline_ms != terms.deadline_ms {
+                self.lease_ends.remove(&(old.deadline_ms, id));
+                self.lease_ends.insert((terms.deadline_ms, id));
             }
         }
     }
 
-    /// Lists the waits whose grants have changed by the first deadline that they have now.
-    pub fn list_changed(&mut self) {
-        for id in self.changed.drain() {
-            if let Some(wait) = self.waits.get_mut(&id) {
-                self.lease_ends.remove(&(wait.lease_end_ms, id));
-                wait.lease_end_ms = first_deadline_ms(&wait.grants);
-                self.looks.set(self.looks.get() + wait.grants.len() as u64);
-                self.lease_ends.insert((wait.lease_end_ms, id));
+    /// Returns the grants whose first wait began in the running operation, and forgets that they are
+    /// new.
+    pub fn take_begun(&mut self) -> Vec<GrantId> {
+        let begun = std::mem::take(&mut self.begun);
+        for id in &begun {
+            if let Some(grant) = self.grants.get_mut(*id) {
+                grant.is_new = false;
             }
         }
+        begun
     }
 
-    /// Returns the names and tokens of the waits that have begun in the running operation.
-    pub fn begun(&self) -> Vec<(Name, Token)> {
-        let waits = self.begun.iter().filter_map(|id| self.waits.get(id));
-        let grants = waits.flat_map(|wait| {
-            self.look_at(wait.grants.len());
-            wait.names
-                .iter()
-                .map(|name| (name.clone(), wait.token.clone()))
-        });
-        grants.collect()
+    /// Records that a grant has ended. Its waits are lost.
+    pub fn end_grant(&mut self, id: GrantId) {
+        if let Some(grant) = self.forget(id) {
+            self.lost.push_back(grant.waits.into_iter());
+        }
     }
 
     /// Records that a token's grant at a name has ended.
     pub fn lose(&mut self, name: &Name, token: &Token) {
-        self.lost.extend(self.of(name, token));
+        if let Some(id) = self.grant_at(name, token) {
+            self.end_grant(id);
+        }
     }
 
-    /// Records that this lock has left its key. Grants that were made there since go on.
-    pub fn lose_all(&mut self, name: &Name, left: &Lock) {
-        let Some(tokens) = self.at.get(name) else {
-            return;
-        };
-        for (token, ids) in tokens {
-            let Some(gone) = left.holder(token) else {
-                continue;
-            };
-            for id in ids {
-                let wait = self.waits.get_mut(id);
-                let followed = wait.and_then(|wait| wait.grant_at(name));
-                if followed.is_some_and(|own| own.fence == gone.fence) {
-                    self.lost.push(*id);
-                }
+    /// Records that this lock has left its key. Grants that were made there since go on. If
+    /// `is_elsewhere`, the lock has left with its slot, and the server redirects the clients.
+    pub fn lose_all(&mut self, name: &Name, left: &Lock, is_elsewhere: bool) {
+        let tokens = self.at.get(name).into_iter().flatten();
+        let gone = tokens.filter(|(token, id)| {
+            let own = self.grants.get(**id).zip(left.holder(token));
+            own.is_some_and(|(grant, gone)| grant.terms.fence == gone.fence)
+        });
+        for id in gone.map(|(_, id)| *id).collect::<Vec<_>>() {
+            if is_elsewhere {
+                self.send_on(id);
+            } else {
+                self.end_grant(id);
+            }
+        }
+    }
+
+    /// Leaves the waits of a grant to the server. They end without its reply if their WITHIN does.
+    fn send_on(&mut self, id: GrantId) {
+        for id in self.forget(id).into_iter().flat_map(|grant| grant.waits) {
+            if let Some(mut wait) = self.waits.remove(&id) {
+                self.unlist(id, &wait);
+                wait.stage = Stage::Elsewhere;
+                self.waits.insert(id, wait);
             }
         }
     }
@@ -405,11 +513,17 @@ impl ReplicaWaits {
     /// Records that all keys of two databases have changed places.
     pub fn lose_swapped(&mut self, one: i32, other: i32) {
         if one != other {
-            let names = self.at.iter();
-            let swapped = names.filter(|(name, _)| name.db == one || name.db == other);
-            let ids = swapped.flat_map(|(_, tokens)| tokens.values().flatten());
-            self.lost.extend(ids);
+            let swapped = self.grants_in(|db| db == one || db == other);
+            swapped.into_iter().for_each(|id| self.end_grant(id));
         }
+    }
+
+    fn grants_in(&self, has: impl Fn(i32) -> bool) -> Vec<GrantId> {
+        let names = self.at.iter().filter(|(name, _)| has(name.db));
+        names
+            .flat_map(|(_, tokens)| tokens.values())
+            .copied()
+            .collect()
     }
 
     /// Records that a database was emptied; `None`: all of them. Its keys may be loaded again at
@@ -420,18 +534,22 @@ impl ReplicaWaits {
         }
     }
 
-    /// Returns the grants in the databases that were emptied: their names, tokens and fences.
-    pub fn take_doubtful(&mut self) -> Vec<(Name, Token, u64)> {
+    /// Returns grants in the databases that were emptied, at most `most`. The caller looks at them.
+    pub fn take_doubtful(&mut self, most: usize) -> Vec<GrantId> {
         let emptied = std::mem::take(&mut self.emptied);
-        if emptied.is_empty() {
-            return Vec::new();
+        if !emptied.is_empty() {
+            let is_in = |db| emptied.iter().any(|own| own.is_none_or(|own| own == db));
+            let grants = self.grants_in(is_in);
+            self.doubtful.extend(grants);
         }
-        let is_in = |name: &Name| emptied.iter().any(|db| db.is_none_or(|db| db == name.db));
-        let grants = self.waits.values().flat_map(|wait| {
-            let grants = wait.names.iter().zip(&wait.grants);
-            grants.map(|(name, own)| (name.clone(), wait.token.clone(), own.fence))
-        });
-        grants.filter(|(name, ..)| is_in(name)).collect()
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            let Some(id) = self.doubtful.pop_first() else {
+                break;
+            };
+            taken.push(id);
+        }
+        taken
     }
 
     /// Records the offset of waits whose effects were replicated since the last call. The caller
@@ -439,17 +557,19 @@ impl ReplicaWaits {
     pub fn record_offset(&mut self, offset: u64) {
         for id in std::mem::take(&mut self.unsent) {
             if let Some(wait) = self.waits.get_mut(&id) {
-                wait.offset = Some(offset);
+                wait.stage = Stage::Sent(offset);
                 self.offsets.insert((wait.replicas, offset, id));
             }
         }
     }
 
-    /// Removes the waits that have ended. Passes their ends to `end`:
+    /// Removes waits that have ended, at most `most`. Passes their ends to `end`:
     ///
     /// 1. those whose grant has ended;
-    /// 2. those that enough replicas have acknowledged, at most `most` of them;
-    /// 3. those whose WITHIN has ended, unless such acknowledged ones are left.
+    /// 2. those that enough replicas have acknowledged;
+    /// 3. those whose WITHIN has ended.
+    ///
+    /// The later ones wait until the earlier ones have ended.
     pub fn end(
         &mut self,
         progress: &Progress,
@@ -457,33 +577,77 @@ impl ReplicaWaits {
         most: usize,
         end: &mut dyn FnMut(WaiterId, End),
     ) {
-        while let Some((_, id)) = first_over(&self.lease_ends, now_ms) {
-            self.refuse(id, End::GrantLost, end);
+        let last_look = self.looks.get() + MOST_LOOKS;
+        self.has_more = true;
+        if !self.doubtful.is_empty() {
+            return;
         }
-        self.end_lost(end);
-        let acknowledged = self.acknowledged(progress, most);
-        for id in &acknowledged {
-            if let Some(wait) = self.remove(*id) {
+        while let Some(id) = first_over(&self.lease_ends, now_ms) {
+            if self.looks.get() >= last_look {
+                return;
+            }
+            self.end_grant(id);
+        }
+        let mut left = most;
+        if !self.end_lost_within(&mut left, last_look, end) {
+            return;
+        }
+        for id in self.acknowledged(progress, left) {
+            if self.looks.get() >= last_look {
+                return;
+            }
+            if let Some(removed) = self.remove(id) {
+                left -= 1;
                 self.acknowledgements.acknowledged += 1;
-                let waited_ms = steady_ms.saturating_sub(wait.since_ms);
+                let waited_ms = steady_ms.saturating_sub(removed.since_ms);
                 self.acknowledgements.times.record(waited_ms);
-                end(*id, End::Acknowledged(wait.due()));
+                end(id, End::Acknowledged(removed.due()));
             }
         }
-        if acknowledged.len() < most {
-            while let Some((_, id)) = first_over(&self.timeouts, steady_ms) {
-                self.refuse(id, End::TimedOut, end);
+        while let Some(id) = first_over(&self.timeouts, steady_ms) {
+            if left == 0 || self.looks.get() >= last_look {
+                return;
             }
+            left -= 1;
+            self.refuse(id, End::TimedOut, end);
         }
+        self.has_more = left == 0;
     }
 
-    /// Removes the waits whose grant has ended, at the end of an operation. Passes their ends to
-    /// `end`.
+    /// Removes waits whose grant has ended, at the end of an operation. Passes their ends to `end`.
+    /// The others are left to the next look.
     pub fn end_lost(&mut self, end: &mut dyn FnMut(WaiterId, End)) {
-        self.begun.clear();
-        for id in std::mem::take(&mut self.lost) {
-            self.refuse(id, End::GrantLost, end);
+        let last_look = self.looks.get() + MOST_LOOKS;
+        self.end_lost_within(&mut { MOST_A_FIRING }, last_look, end);
+    }
+
+    /// Removes waits whose grant has ended, at most `left`. Returns true if none is left.
+    fn end_lost_within(
+        &mut self,
+        left: &mut usize,
+        last_look: u64,
+        end: &mut dyn FnMut(WaiterId, End),
+    ) -> bool {
+        while *left > 0 && self.looks.get() < last_look {
+            let Some(id) = self.next_lost() else {
+                return true;
+            };
+            if self.refuse(id, End::GrantLost, end) {
+                *left -= 1;
+            }
         }
+        self.lost.is_empty()
+    }
+
+    fn next_lost(&mut self) -> Option<WaiterId> {
+        while let Some(ids) = self.lost.front_mut() {
+            if let Some(id) = ids.next() {
+                self.look_at(1);
+                return Some(id);
+            }
+            self.lost.pop_front();
+        }
+        None
     }
 
     /// Returns the first waits that enough replicas have acknowledged, at most `most`.
@@ -507,22 +671,22 @@ impl ReplicaWaits {
         found
     }
 
-    fn refuse(&mut self, id: WaiterId, why: End, end: &mut dyn FnMut(WaiterId, End)) {
-        if self.remove(id).is_some() {
+    /// Removes a wait. Returns false if there is none.
+    fn refuse(&mut self, id: WaiterId, why: End, end: &mut dyn FnMut(WaiterId, End)) -> bool {
+        let is_removed = self.remove(id).is_some();
+        if is_removed {
             self.acknowledgements.not_acknowledged += 1;
             end(id, why);
         }
+        is_removed
     }
 
-    /// Returns the grants that are followed, without those that are known to have ended or that are
-    /// to be looked at: their names, tokens and fences.
+    /// Returns the grants that are followed, without those that are to be looked at: their names,
+    /// tokens and fences.
     pub fn followed(&self) -> impl Iterator<Item = (&Name, &Token, u64)> {
-        let waits = self.waits.iter();
-        let in_force = waits.filter(|(id, _)| self.emptied.is_empty() && !self.lost.contains(id));
-        in_force.flat_map(|(_, wait)| {
-            let grants = wait.names.iter().zip(&wait.grants);
-            grants.map(|(name, own)| (name, &wait.token, own.fence))
-        })
+        let in_doubt = !self.emptied.is_empty() || !self.doubtful.is_empty();
+        let grants = self.grants.values().filter(move |_| !in_doubt);
+        grants.map(|grant| (&grant.name, &grant.token, grant.terms.fence))
     }
 
     /// Checks the invariants.
@@ -530,57 +694,67 @@ impl ReplicaWaits {
     /// # Errors
     /// The invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
-        let listed: usize = self
-            .at
-            .values()
-            .flat_map(HashMap::values)
-            .map(|ids| ids.len())
-            .sum();
-        let names: usize = self.waits.values().map(|wait| wait.names.count()).sum();
-        let by_offset = self.offsets.len() + self.unsent.len();
+        let listed: usize = self.at.values().map(HashMap::len).sum();
+        let stages = |is: fn(&Stage) -> bool| {
+            let stages = self.waits.values().map(|wait| wait.stage);
+            stages.filter(is).count()
+        };
+        let (unsent, sent) = (
+            stages(|stage| matches!(stage, Stage::Unsent)),
+            stages(|stage| matches!(stage, Stage::Sent(_))),
+        );
         let counts = [
-            ("names", listed, names),
+            ("grants", listed, self.grants.len()),
+            ("ends of leases", self.lease_ends.len(), self.grants.len()),
             ("timeouts", self.timeouts.len(), self.waits.len()),
-            ("ends of leases", self.lease_ends.len(), self.waits.len()),
-            ("offsets", by_offset, self.waits.len()),
+            ("unsent", self.unsent.len(), unsent),
+            ("offsets", self.offsets.len(), sent),
         ];
         for (index, found, expected) in counts {
             if found != expected {
                 return Err(format!("{index}: {found} instead of {expected}"));
             }
         }
-        let is_listed = |(id, wait): (&WaiterId, &ReplicaWait)| {
-            self.timeouts.contains(&(wait.until_ms, *id))
-                && self.lease_ends.contains(&(wait.lease_end_ms, *id))
-                && wait.lease_end_ms == first_deadline_ms(&wait.grants)
-                && wait.grants.len() == wait.names.count()
-                && wait
-                    .names
-                    .iter()
-                    .all(|name| self.of(name, &wait.token).contains(id))
-        };
-        match self.waits.iter().find(|own| !is_listed(*own)) {
-            Some((_, wait)) => Err(format!("not listed: {wait:?}")),
+        if let Some((id, wait)) = self.waits.iter().find(|own| !self.is_listed(*own)) {
+            return Err(format!("not listed: {id:?} {wait:?}"));
+        }
+        let grants = self.at.values().flat_map(HashMap::values);
+        match grants.copied().find(|id| !self.is_followed(*id)) {
+            Some(id) => Err(format!("not followed: {:?}", self.grants.get(id))),
             None => Ok(()),
         }
     }
 
-    /// Removes a wait as if its WITHIN had ended. Returns false if there is none.
-    pub fn cut_short(&mut self, id: WaiterId) -> bool {
-        let mut is_cut = false;
-        self.refuse(id, End::TimedOut, &mut |_, _| is_cut = true);
-        is_cut
+    fn is_listed(&self, (id, wait): (&WaiterId, &ReplicaWait)) -> bool {
+        let is_there = match wait.stage {
+            Stage::Unsent => self.unsent.contains(id),
+            Stage::Sent(offset) => self.offsets.contains(&(wait.replicas, offset, *id)),
+            Stage::Elsewhere => true,
+        };
+        let is_elsewhere = wait.stage == Stage::Elsewhere;
+        is_there
+            && self.timeouts.contains(&(wait.until_ms, *id))
+            && wait.grants.iter().all(|own| match self.grants.get(*own) {
+                Some(grant) => grant.waits.contains(id),
+                None => is_elsewhere || !self.lost.is_empty(),
+            })
     }
 
-    /// Returns the greatest offset that is waited for; `None` if none is known.
-    pub fn last_offset(&self) -> Option<u64> {
-        let mut last = None;
-        let mut counts = self.offsets.iter().next_back();
-        while let Some((count, offset, _)) = counts {
-            last = last.max(Some(*offset));
-            counts = self.offsets.range(..(*count, 0, WaiterId(0))).next_back();
-        }
-        last
+    fn is_followed(&self, id: GrantId) -> bool {
+        let followers = self.waits.values().filter(|wait| wait.grants.contains(&id));
+        self.grants.get(id).is_some_and(|grant| {
+            !grant.is_new
+                && grant.followers > 0
+                && grant.waits.len() <= 2 * grant.followers
+                && grant.followers == followers.count()
+                && self.grant_at(&grant.name, &grant.token) == Some(id)
+                && self.lease_ends.contains(&(grant.terms.deadline_ms, id))
+        })
+    }
+
+    /// Removes a wait as if its WITHIN had ended. Returns false if there is none.
+    pub fn cut_short(&mut self, id: WaiterId) -> bool {
+        self.refuse(id, End::TimedOut, &mut |_, _| {})
     }
 
     /// Returns when the first WITHIN ends, on the steady clock in ms.
@@ -590,7 +764,7 @@ impl ReplicaWaits {
 }
 
 /// Returns the first entry if its deadline has passed.
-fn first_over(ends: &BTreeSet<(u64, WaiterId)>, now_ms: u64) -> Option<(u64, WaiterId)> {
-    let first = ends.first().copied();
-    first.filter(|(deadline_ms, _)| has_passed(*deadline_ms, now_ms))
+fn first_over<T: Copy + Ord>(ends: &BTreeSet<(u64, T)>, now_ms: u64) -> Option<T> {
+    let (deadline_ms, first) = *ends.first()?;
+    has_passed(deadline_ms, now_ms).then_some(first)
 }

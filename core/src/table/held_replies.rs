@@ -4,12 +4,13 @@ use foldhash::HashSet;
 
 use super::grants::count_held;
 use super::lock_table::{LockTable, WaitQueues};
-use crate::decision::{Answer, Caller, Completion, Decision, Outcome};
+use crate::budget::MOST_STEPS;
+use crate::decision::{Answer, Caller, Completion, Decision, Deliveries, Outcome};
 use crate::hints::unlikely;
 use crate::operation::{Action, Operation};
 use crate::state::hand_over::{HandOver, TakeBack};
 use crate::state::replica_waits::{
-    Acknowledgements, HeldReply, Progress, ReplicaWait, ReplicaWaits,
+    Acknowledgements, HeldReply, Progress, Removed, ReplicaWait, ReplicaWaits, Terms,
 };
 use crate::state::waiter::WaiterId;
 use crate::store::{Environment, KeyState};
@@ -23,26 +24,30 @@ use crate::values::token::Token;
 
 impl LockTable {
     /// Ends the replica waits that are decided by the progress of the replicas, the leases and the
-    /// clock, at most `most` of those that are acknowledged.
+    /// clock, at most `most` of them.
     pub fn acknowledge(
         &mut self,
         progress: &Progress,
         most: usize,
         environment: &mut Environment<'_, '_>,
     ) -> Decision {
-        for (name, token, fence) in self.replica_waits.take_doubtful() {
-            if !holds(&environment.store.read(&name), &token, fence) {
-                self.replica_waits.lose(&name, &token);
+        for id in self.replica_waits.take_doubtful(MOST_STEPS as usize) {
+            let grant = self.replica_waits.grant(id);
+            let is_held = |(name, token, fence)| holds(&environment.store.read(name), token, fence);
+            if !grant.is_some_and(is_held) {
+                self.replica_waits.end_grant(id);
             }
         }
-        self.transact(&[], environment, |_, tx| {
-            let now = (tx.now_ms(), tx.steady_ms());
-            let completions = &mut tx.lists.deliveries.completions;
-            tx.replica_waits.end(progress, now, most, &mut |id, end| {
-                completions.push(Completion::of_replica_wait(id, end));
-            });
-            Ok(Answer::NotNow)
-        })
+        let now = (environment.wall_us / 1000, environment.store.steady_ms());
+        let mut deliveries = Box::<Deliveries>::default();
+        self.replica_waits.end(progress, now, most, &mut |id, end| {
+            let completion = Completion::of_replica_wait(id, end);
+            deliveries.completions.push(completion);
+        });
+        Decision {
+            answer: Ok(Answer::NotNow),
+            deliveries: Some(deliveries).filter(|it| !it.is_empty()),
+        }
     }
 
     /// Records the offset of the stream for the replica waits that have begun since the last call.
@@ -63,7 +68,7 @@ impl LockTable {
 
     /// Removes the replica wait of a client that got a reply from the server. Returns `None` if the
     /// client has none.
-    pub fn leave_replica_wait(&mut self, id: WaiterId) -> Option<ReplicaWait> {
+    pub fn leave_replica_wait(&mut self, id: WaiterId) -> Option<Removed> {
         self.replica_waits.remove(id)
     }
 
@@ -72,9 +77,8 @@ impl LockTable {
     /// they replaced is to be restored in the same step. Returns `None` if the client has no replica
     /// wait.
     pub fn lose_replica_wait(&mut self, id: WaiterId) -> Option<Option<HandOver>> {
-        let wait = self.replica_waits.remove(id)?;
-        let sessions: Vec<SessionId> = wait.sessions().collect();
-        let undelivered = wait.undelivered();
+        let sessions = self.replica_waits.sessions_of(id);
+        let undelivered = self.replica_waits.remove(id)?.undelivered();
         if let Some(HandOver { replaced, .. }) = &undelivered {
             let older: HashSet<SessionId> = replaced.iter().map(|it| it.holder.session).collect();
             self.end_session(sessions.into_iter().filter(|id| !older.contains(id)));
@@ -88,9 +92,10 @@ impl LockTable {
         self.replica_waits.cut_short(id)
     }
 
-    /// Records that this lock has left its key.
-    pub fn lose_grants_at(&mut self, name: &Name, left: &Lock) {
-        self.replica_waits.lose_all(name, left);
+    /// Records that this lock has left its key. If `is_elsewhere`, it has left with its slot, and the
+    /// server redirects the clients that wait.
+    pub fn lose_grants_at(&mut self, name: &Name, left: &Lock, is_elsewhere: bool) {
+        self.replica_waits.lose_all(name, left, is_elsewhere);
     }
 
     /// Records that a database was emptied; `None`: all of them.
@@ -221,12 +226,13 @@ fn begin(
     reply: HeldReply,
     tx: &mut Transaction,
 ) {
-    let mut grants = Vec::with_capacity(names.count());
+    let mut wait = ReplicaWait::new(replicas, reply, token, tx.steady_ms());
     for name in names {
-        let lock = tx.lock_at(name);
-        grants.extend(lock.and_then(|lock| lock.holder(token)).cloned());
+        tx.end_broken_grant(name, token);
+        let own = tx.lock_at(name).and_then(|lock| lock.holder(token));
+        if let Some(terms) = own.map(Terms::of) {
+            wait.follow(tx.replica_waits.grant_to_follow(name, token, terms));
+        }
     }
-    let now_ms = tx.steady_ms();
-    let wait = ReplicaWait::new(replicas, reply, (token, names), grants.iter(), now_ms);
     tx.replica_waits.insert(waiter_id, wait);
 }

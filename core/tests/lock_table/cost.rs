@@ -1,6 +1,7 @@
 //! Growth of an operation's steps with keys, waiters and holders: linear, never quadratic.
 
 use crate::world::World;
+use redis_lock_core::budget::MOST_LOOKS;
 use redis_lock_core::state::replica_waits::Progress;
 use redis_lock_core::values::refusal::Refusal;
 
@@ -559,7 +560,22 @@ fn a_search_for_deadlocks_among_many_sessions_is_bounded() {
     assert!(steps <= MOST_OF_A_SEARCH && given_up == 1, "{steps}");
 }
 
-/// Returns the steps of a line in a new world, and the grants of replica waits that it looks at.
+/// Returns the steps of some work, and the replica waits and grants that it looks at.
+fn looks(world: &mut World, work: impl FnOnce(&mut World)) -> u64 {
+    let cost = |world: &World| world.table.steps() + world.table.replica_waits().looks();
+    let before = cost(world);
+    work(world);
+    cost(world) - before
+}
+
+/// Returns the steps and looks of a line.
+fn looks_of(world: &mut World, line: &str, answer: &str) -> u64 {
+    looks(world, |world| {
+        steps(world, line, answer);
+    })
+}
+
+/// Returns the steps and looks of a line about many keys in a new world.
 fn looks_with_keys(count: usize, earlier: &str, line: &str, answer: &str) -> u64 {
     let mut world = World::new();
     world.store.replicas = 1;
@@ -567,9 +583,7 @@ fn looks_with_keys(count: usize, earlier: &str, line: &str, answer: &str) -> u64
     if !earlier.is_empty() {
         world.say(&earlier.replace("KEYS", &keys));
     }
-    let looks = world.table.replica_waits().looks();
-    let steps = steps(&mut world, &line.replace("KEYS", &keys), answer);
-    steps + world.table.replica_waits().looks() - looks
+    looks_of(&mut world, &line.replace("KEYS", &keys), answer)
 }
 
 #[test]
@@ -607,11 +621,34 @@ fn acknowledge_up_to(world: &mut World, offset: u64) -> u64 {
     let progress = Progress {
         acknowledged: vec![offset],
     };
-    let looks = world.table.replica_waits().looks();
-    let decision = world.outside(|table, outside| table.acknowledge(&progress, 1_000, outside));
-    let looks = world.table.replica_waits().looks() - looks;
-    world.carry_out(decision);
-    looks
+    looks(world, |world| {
+        let decision = world.outside(|table, outside| table.acknowledge(&progress, 1_000, outside));
+        world.carry_out(decision);
+    })
+}
+
+/// Looks at the replicas until all waits have ended. None is acknowledged. Returns the steps and looks
+/// of the costliest look, and of all together.
+fn look_until_ended(world: &mut World) -> (u64, u64) {
+    let (mut most, mut all) = (0, 0);
+    while !world.table.replica_waits().is_empty() {
+        let cost = acknowledge_up_to(world, 0);
+        (most, all) = (most.max(cost), all + cost);
+        assert!(cost > 0, "a look that does nothing");
+    }
+    (most, all)
+}
+
+/// Returns a world in which clients wait for a replica with the same grants of one token.
+fn crossing_replica_waits(count: usize, keys: &str) -> World {
+    let mut world = World::new();
+    world.store.replicas = 1;
+    let line = format!("MACQUIRE {keys} t PX 900000 REPLICAS 1");
+    for _ in 0..count {
+        assert_eq!(world.say(&line), "held back");
+    }
+    world.table.record_offset(1);
+    world
 }
 
 #[test]
@@ -645,4 +682,106 @@ fn many_who_are_acknowledged_at_once_are_answered_in_parts() {
         acknowledge_up_to(&mut world, 2_500);
         assert_eq!(world.heard().len(), answered);
     }
+}
+
+#[test]
+fn many_who_wait_for_replicas_with_the_same_grants() {
+    let (own, keys) = (keys(1), keys(20));
+    for line in [
+        "MEXTEND KEYS t PX 1000000",
+        "MACQUIRE KEYS t PX 900000 REPLICAS 1",
+    ] {
+        assert_constant(line, |count| {
+            let mut world = crossing_replica_waits(count, &keys);
+            let line = line.replace("KEYS", &keys);
+            let answer = if line.starts_with("MEXTEND") {
+                "20"
+            } else {
+                "held back"
+            };
+            looks_of(&mut world, &line, answer)
+        });
+    }
+    assert_linear("one grant ends", |count| {
+        let mut world = crossing_replica_waits(count, &own);
+        let cost = looks_of(&mut world, "RELEASE k0 t", "1");
+        cost + look_until_ended(&mut world).1
+    });
+    assert_linear("all grants end", |count| {
+        let mut world = crossing_replica_waits(count, &keys);
+        looks(&mut world, World::flush) + look_until_ended(&mut world).1
+    });
+    assert_linear("all are acknowledged", |count| {
+        let mut world = crossing_replica_waits(count, &keys);
+        acknowledge_up_to(&mut world, 1)
+    });
+    assert_linear("all connections are lost", |count| {
+        let mut world = crossing_replica_waits(count, &keys);
+        let line = format!("MACQUIRE {keys} t PX 900000 REPLICAS 1");
+        looks(&mut world, |world| {
+            (0..count).for_each(|_| world.hang_up(&line));
+        })
+    });
+}
+
+#[test]
+fn waits_for_replicas_that_end_at_once_end_in_parts() {
+    let (waits, keys) = (1_000, keys(100));
+    for end in [
+        "a flush",
+        "the end of the leases",
+        "a RELEASE",
+        "the end of WITHIN",
+    ] {
+        let mut world = crossing_replica_waits(waits, &keys);
+        let at_once = looks(&mut world, |world| match end {
+            "a flush" => world.flush(),
+            "the end of the leases" => world.now_ms += 900_001,
+            "a RELEASE" => drop(world.say(&format!("MRELEASE {keys} t"))),
+            _ => world.now_ms += 2_001,
+        });
+        let (most, _) = look_until_ended(&mut world);
+        // A part may exceed the bound by its last wait and by the grants that it finds ended.
+        let bound = MOST_LOOKS + 1_000;
+        assert!(
+            at_once <= bound && most <= bound,
+            "{end}: {at_once}, then {most}"
+        );
+        assert_eq!(world.heard().len(), waits, "{end}");
+    }
+}
+
+#[test]
+fn nobody_is_acknowledged_before_those_who_are_lost() {
+    let mut world = crossing_replica_waits(600, &keys(1));
+    assert_eq!(
+        world.say("ACQUIRE other t PX 900000 REPLICAS 1"),
+        "held back"
+    );
+    world.say("RELEASE k0 t");
+    let (mut lost, mut granted) = (0, 0);
+    while granted == 0 {
+        for reply in world.heard() {
+            lost += usize::from(reply.ends_with(": NOREPLICAS"));
+            granted += usize::from(reply.ends_with(": granted"));
+        }
+        world.acknowledge(1);
+    }
+    assert_eq!((lost, granted), (600, 1));
+}
+
+#[test]
+fn a_grant_forgets_the_waits_that_have_ended() {
+    assert_constant("the end of a grant that had many waits", |count| {
+        let mut world = crossing_replica_waits(1, &keys(1));
+        looks(&mut world, |world| {
+            for number in 0..count {
+                let line = format!("EXTEND k0 t PX {} REPLICAS 1", 900_000 + number);
+                assert_eq!(world.say(&line), "held back");
+                world.hang_up(&line);
+            }
+        });
+        world.table.replica_waits().check().expect("the invariants");
+        looks_of(&mut world, "RELEASE k0 t", "1")
+    });
 }

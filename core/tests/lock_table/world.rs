@@ -482,7 +482,7 @@ impl World {
 
     fn lose_grants_at(&mut self, key: &str, left: &KeyState) {
         if let KeyState::Lock(stored) = left {
-            self.table.lose_grants_at(&name(key), &stored.lock);
+            self.table.lose_grants_at(&name(key), &stored.lock, false);
         }
     }
 

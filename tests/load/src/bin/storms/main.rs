@@ -126,6 +126,12 @@ enum Storm {
     Marks,
     /// The BLOCKs of 10,000 clients that wait with KEEP end at once
     BlocksKept,
+    /// 6,000 clients wait for a replica with the grant of one key, which is extended and flushed
+    ReplicasOneKey,
+    /// 500 clients wait for a replica with the same 500 keys, which are extended and flushed
+    ReplicasCrossing,
+    /// The same, and all clients have their replies at once, or are killed
+    ReplicasCrossingEnded,
     /// A script takes 20 SESSION locks beside 5,000 clients
     ScriptSessions,
 }
@@ -166,6 +172,9 @@ impl Storm {
             Storm::ReplicasFlushed => replicas::flushed(stage, score),
             Storm::Marks => leaving::marks(stage, score),
             Storm::BlocksKept => leaving::blocks(stage, score),
+            Storm::ReplicasOneKey => replicas::one_key(stage, score),
+            Storm::ReplicasCrossing => replicas::crossing(stage, score),
+            Storm::ReplicasCrossingEnded => replicas::crossing_ended(stage, score),
             Storm::ScriptSessions => scripts::sessions(stage, score),
         }
     }
