@@ -4,7 +4,8 @@ use foldhash::HashSet;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::table::LockTable;
 
-use crate::server::{clock, config, timer};
+use crate::server::slots::ForeignSlots;
+use crate::server::{api, clock, config, timer};
 use crate::state::pending_events::{Event, ALL_DATABASES};
 use crate::state::{self, State};
 
@@ -26,6 +27,7 @@ pub fn absorb_into(table: &mut LockTable, state: &State) {
 fn absorb_all(table: &mut LockTable, state: &State) {
     let events = state.pending(|pending| std::mem::take(&mut pending.events));
     let mut unlinked = HashSet::default();
+    let mut foreign = None;
     let (mut touched, mut undelivered) = (Vec::new(), Vec::new());
     for event in events {
         match event {
@@ -49,7 +51,15 @@ fn absorb_all(table: &mut LockTable, state: &State) {
                 table.forget_times_in(Some(db));
                 table.doubt_grants_in(Some(db));
             }
-            Event::LockLeft(name, lock) => table.lose_grants_at(&name, &lock, false),
+            Event::LockLeft(name, lock) => {
+                // perf: the server is asked only if a client waits with that name.
+                let is_elsewhere = table.replica_waits().concerns(&name)
+                    && api::is_clustered()
+                    && foreign
+                        .get_or_insert_with(ForeignSlots::now)
+                        .has(name.key());
+                table.lose_grants_at(&name, &lock, is_elsewhere);
+            }
             Event::Closed(client_id, ended_ms) => {
                 state.pending(|pending| {
                     let taken_back = pending.undelivered.iter();

@@ -310,6 +310,16 @@ impl<'a> Move<'a> {
         moving.map(drop)
     }
 
+    /// Makes the target take the slot from the source, which deletes the keys as soon as it knows. A
+    /// node does so whose configuration is newer than the source's.
+    #[track_caller]
+    pub fn take_over(self) {
+        let id = self.target.call("CLUSTER MYID").text();
+        self.target.call("CLUSTER BUMPEPOCH").text();
+        let command = format!("CLUSTER SETSLOT {} NODE {id}", self.slot);
+        self.target.call(command).okay();
+    }
+
     /// Cancels the atomic move of the slot.
     #[track_caller]
     pub fn call_off(self) {

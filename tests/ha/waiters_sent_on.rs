@@ -1,8 +1,10 @@
 //! The cluster's own replies to a waiter, for every shape of key: MOVED, CLUSTERDOWN, and UNBLOCKED
 //! on a demotion. The server finds waiters by the slots of the keys that block them, and the slot
 //! depends on the braces in a key.
+//!
+//! Clients whose reply is held back for replicas get the same replies.
 
-use crate::nodes::{moved_to, Cluster};
+use crate::nodes::{moved_to, Cluster, Move};
 use support::{until, Client, Expect, Server, LONG};
 
 /// Returns sets of keys. The keys of a set share a slot.
@@ -196,4 +198,111 @@ fn waiters_at_a_demoted_node_are_told_whatever_their_keys_are_called() {
         });
         until_nobody_waits(old);
     }
+}
+
+/// The replies about keys of the slot of `{t}` that are held back by a replica that stands still.
+struct HeldBack<'a> {
+    slot: Move<'a>,
+    replica: &'a Server,
+    clients: Vec<Client>,
+}
+
+impl HeldBack<'_> {
+    /// Makes the locks, prepares the move of their slot, and has the replies held back at its source.
+    #[track_caller]
+    fn beside(cluster: &Cluster, prepare: impl FnOnce(Move<'_>)) -> HeldBack<'_> {
+        let (slot, replica) = (cluster.next_move("{t}"), cluster.owner("{t}") + 3);
+        let (source, replica) = (slot.source, cluster.node(replica));
+        for key in ["x a", "m b", "n b", "e a", "h a"] {
+            source
+                .call(format!("LOCK.ACQUIRE {{t}}{key} {LONG}"))
+                .grant();
+        }
+        prepare(slot);
+        source.until_acknowledged_by(1);
+        replica.freeze();
+        let commands = [
+            "LOCK.ACQUIRE {t}x a",
+            "LOCK.ACQUIRE {t}x a",
+            "LOCK.MACQUIRE 2 {t}m {t}n b",
+            "LOCK.EXTEND {t}e a",
+            "LOCK.WAIT {t}h b",
+        ];
+        let clients = commands.map(|command| {
+            let mut client = source.client();
+            client.send(format!("{command} {LONG} REPLICAS 1 WITHIN 600000"));
+            client
+        });
+        source.until_waiters("{t}h", 1);
+        assert_eq!(source.call("LOCK.RELEASE {t}h a").int(), 1);
+        until("all replies are held back", || {
+            source.info("lock", "lock_replica_waits") == commands.len().to_string()
+        });
+        HeldBack {
+            slot,
+            replica,
+            clients: clients.into(),
+        }
+    }
+
+    /// Asserts that the clients are sent to the target, and that nothing of them is left at the
+    /// source. Then the replica goes on.
+    #[track_caller]
+    fn assert_sent_on(self) {
+        for mut client in self.clients {
+            let error = client.recv().error();
+            assert_eq!(moved_to(&error), Some(self.slot.target.port()), "{error}");
+        }
+        let source = self.slot.source;
+        until("no reply is held back", || {
+            source.info("lock", "lock_replica_waits") == "0"
+        });
+        assert_eq!(source.info("lock", "lock_not_acknowledged"), "0");
+        assert_eq!(source.info("lock", "lock_acknowledged"), "0");
+        self.replica.thaw();
+    }
+}
+
+#[test]
+fn replies_that_are_held_back_move_with_their_slot() {
+    let cluster = Cluster::start();
+    let held_back = HeldBack::beside(&cluster, |_| {});
+    let slot = held_back.slot;
+    if let Err(error) = slot.begin_as_a_whole() {
+        assert!(error.starts_with("ERR unknown subcommand"), "{error}");
+        return;
+    }
+    held_back.assert_sent_on();
+    slot.until_known();
+    for (key, token) in [("x", "a"), ("m", "b"), ("n", "b"), ("e", "a"), ("h", "b")] {
+        let check = format!("LOCK.CHECK {{t}}{key} {token}");
+        assert_ne!(slot.target.call(check).int(), 0, "{key}");
+    }
+}
+
+#[test]
+fn replies_that_are_held_back_are_sent_on_when_another_node_takes_their_slot() {
+    let cluster = Cluster::start();
+    let held_back = HeldBack::beside(&cluster, |_| {});
+    held_back.slot.take_over();
+    held_back.assert_sent_on();
+}
+
+/// The slot is still here when a key goes.
+#[test]
+fn replies_that_are_held_back_are_lost_with_a_key_that_moves_alone() {
+    let cluster = Cluster::start();
+    let mut held_back = HeldBack::beside(&cluster, |slot| slot.begin());
+    let assert_lost = |client: &mut Client| {
+        let error = client.recv().error();
+        assert!(error.starts_with("NOREPLICAS the grant ended"), "{error}");
+    };
+    held_back.slot.key("{t}x");
+    held_back.clients[..2].iter_mut().for_each(assert_lost);
+    held_back.clients[2..]
+        .iter_mut()
+        .for_each(Client::expect_silence);
+    held_back.slot.all_keys();
+    held_back.clients[2..].iter_mut().for_each(assert_lost);
+    held_back.replica.thaw();
 }
