@@ -157,10 +157,15 @@ fn find<'a>(
 ) -> Result<(), Refusal> {
     options.words = words;
     let mut rest = words;
-    let mut is_to_be_matched = false;
+    // perf: most commands give no option that excludes or needs another one.
+    let (mut alternatives, mut prefixed) = (0_usize, false);
     while let Some((word, behind)) = rest.split_first() {
         let (option, standing) = option_among(groups, word).ok_or(Refusal::Syntax)?;
-        is_to_be_matched |= standing == Standing::Prefixed || rest.len() < words.len();
+        match standing {
+            Standing::Alone => {}
+            Standing::Alternative => alternatives += 1,
+            Standing::Prefixed => prefixed = true,
+        }
         let place = words.len() - behind.len();
         rest = behind.get(option.values.len()..).ok_or(Refusal::Syntax)?;
         let field = (option.field)(options);
@@ -170,6 +175,7 @@ fn find<'a>(
         // No option is given twice, so the index of every option fits.
         *field = ArgIndex(u8::try_from(place).map_err(|_| Refusal::Syntax)?);
     }
+    let is_to_be_matched = prefixed || alternatives > 1;
     if !is_to_be_matched || groups.iter().all(|group| group.allows(options)) {
         Ok(())
     } else {
@@ -198,6 +204,8 @@ impl Opt {
 enum Standing {
     /// Allowed by itself.
     Alone,
+    /// Allowed without the other options of its group.
+    Alternative,
     /// Allowed only with the option that leads its group.
     Prefixed,
 }
@@ -208,7 +216,16 @@ impl OptionGroup {
     fn option(&self, word: &[u8]) -> Option<(&Opt, Standing)> {
         match self {
             Self::Free(option) => option.is(word).then_some((option, Standing::Alone)),
-            Self::OneOf(_, groups) => option_among(groups, word),
+            Self::OneOf(_, groups) => {
+                let (option, standing) = option_among(groups, word)?;
+                let is_free = standing == Standing::Alone;
+                let standing = if is_free {
+                    Standing::Alternative
+                } else {
+                    standing
+                };
+                Some((option, standing))
+            }
             Self::Prefixed(_, first, _) if first.is(word) => Some((first, Standing::Alone)),
             Self::Prefixed(_, _, others) => {
                 let (option, _) = option_among(others, word)?;
