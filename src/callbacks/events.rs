@@ -191,8 +191,8 @@ unsafe extern "C" fn on_config_change(
 ) {
     // SAFETY: the server calls this with its lock held and a context for the call.
     let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
-    boundary::guard(entered, |_| {
-        propagation::expect_append_only_file();
+    boundary::guard(entered, |state| {
+        propagation::expect_append_only_file(state);
         config::read_max_clients(&ctx);
     });
 }
@@ -239,15 +239,15 @@ unsafe extern "C" fn on_event_loop(
 ) {
     // SAFETY: the server calls this with its lock held and a context for the call.
     let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
-    boundary::guard(entered, |_| match sub {
+    boundary::guard(entered, |state| match sub {
         raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => {
-            acknowledgements::before_sleep(&ctx);
-            blocking::before_sleep();
-            cron::check_clock();
+            acknowledgements::before_sleep(&ctx, state);
+            blocking::before_sleep(state);
+            cron::check_clock(state);
         }
         raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => {
-            propagation::expect_append_only_file();
-            blocking::after_sleep();
+            propagation::expect_append_only_file(state);
+            blocking::after_sleep(state);
         }
         _ => {}
     });

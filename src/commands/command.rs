@@ -89,7 +89,8 @@ pub struct Call<'a> {
     /// The context in which the words are read.
     pub parse_context: ParseContext<'static>,
     strings: CommandStrings<'a>,
-    state: &'a State,
+    /// The module's state.
+    pub state: &'a State,
 }
 
 impl Call<'_> {
@@ -97,7 +98,7 @@ impl Call<'_> {
     // perf: the operation is passed by reference, because moving it costs as much as deciding it.
     pub fn submit(&self, operation: &Result<Operation, Refusal>) -> Result<(), Refusal> {
         let operation = operation.as_ref().map_err(|why| *why)?;
-        blocking::check_may_wait_for_replicas(self.ctx, operation)?;
+        blocking::check_may_wait_for_replicas(self.ctx, self.state, operation)?;
         let answer = execute(self.ctx, self.state, operation, self.strings)?;
         reply::answer(self.ctx, &answer, || operation.action.token());
         Ok(())

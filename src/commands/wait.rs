@@ -31,7 +31,7 @@ impl SingleAndMulti for Wait {
 
     fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
         let operation = grammar::wait(call.words, keys, &call.parse_context)
-            .map(|operation| blocking::nonblocking_where_required(call.ctx, operation));
+            .map(|operation| blocking::nonblocking_where_required(call.ctx, call.state, operation));
         call.submit(&operation)
     }
 }

@@ -8,20 +8,20 @@ use redis_lock_core::values::refusal::Refusal;
 use redis_module::Context;
 
 use crate::server::rights::{self, Caller};
-use crate::state;
+use crate::state::{self, State};
 
 /// Returns true if no rights can have changed since those of a waiter's user were last checked. The
 /// user then still has them. An absent waiter has no such user.
-pub fn is_unchanged(waiter: &Waiter) -> bool {
+pub fn is_unchanged(state: &State, waiter: &Waiter) -> bool {
     let version = match &waiter.kind {
-        WaiterKind::Blocked { .. } => state::blocked(|blocked| {
+        WaiterKind::Blocked { .. } => state.blocked(|blocked| {
             let client = blocked.clients.get(&waiter.waiter_id);
             client.map(|client| client.rights_version)
         }),
         WaiterKind::Place(place) => Some(place.user.rights_version),
         WaiterKind::Absent { .. } => None,
     };
-    version.is_some_and(rights::is_current)
+    version.is_some_and(|version| state.rights.borrow().is_current(version))
 }
 
 /// Returns true if a waiter's user has the rights for its wait now. Asks the server: by the client of

@@ -11,7 +11,7 @@
 //!    the server each request is a change that it has yet to save.
 
 use redis_lock_core::budget::MOST_A_FIRING;
-use redis_lock_core::hints::likely;
+use redis_lock_core::hints::unlikely;
 use redis_module::Context;
 
 use crate::engine::execute;
@@ -25,11 +25,19 @@ const LOOK_US: u64 = 100;
 
 /// Notes the offset of new replica waits and asks for acknowledgements, and looks at the replicas if
 /// a look is wanted. Called before the server sleeps, so what is asked is sent at once.
-pub fn before_sleep(ctx: &Context) {
-    if likely(!state::any_replica_waits()) || api::is_replica() {
+#[inline(always)]
+pub fn before_sleep(ctx: &Context, state: &State) {
+    if unlikely(state.replica_waits.get() > 0) {
+        look_and_ask(ctx, state);
+    }
+}
+
+#[inline(never)]
+fn look_and_ask(ctx: &Context, state: &State) {
+    if api::is_replica() {
         return;
     }
-    if state::with(|state| state.is_look_wanted.replace(false)) {
+    if state.is_look_wanted.replace(false) {
         look(ctx);
     }
     if state::look(|table| table.replica_waits().has_unsent()) == Some(true) {

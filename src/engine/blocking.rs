@@ -46,7 +46,7 @@ use redis_module::{raw, Context};
 
 use crate::engine::recorder;
 use crate::server::calls::{self, function};
-use crate::server::{api, boundary, clients, clock, filter, random, reply, rights, timer};
+use crate::server::{api, boundary, clients, clock, filter, random, reply, timer};
 use crate::state::blocked::{Blocked, BlockedClients, Handle};
 use crate::state::entered::Entered;
 use crate::state::pending_events::Event;
@@ -67,6 +67,7 @@ pub fn draw_decoy(_: &Context) -> Result<(), String> {
 /// Turns a wait into an ACQUIRE if the client may not block, like BLPOP.
 pub fn nonblocking_where_required(
     ctx: &Context,
+    state: &State,
     Operation {
         names,
         action,
@@ -74,7 +75,7 @@ pub fn nonblocking_where_required(
     }: Operation,
 ) -> Operation {
     let action = match action {
-        Action::Wait { request, .. } if !may_block(ctx) => Action::Acquire(request),
+        Action::Wait { request, .. } if !may_block(ctx, state) => Action::Acquire(request),
         action => action,
     };
     Operation {
@@ -89,8 +90,12 @@ pub fn nonblocking_where_required(
 /// # Errors
 /// [`Refusal::ReplicasHere`]
 #[inline(always)]
-pub fn check_may_wait_for_replicas(ctx: &Context, operation: &Operation) -> Result<(), Refusal> {
-    if unlikely(operation.replicas.is_some()) && !may_block(ctx) {
+pub fn check_may_wait_for_replicas(
+    ctx: &Context,
+    state: &State,
+    operation: &Operation,
+) -> Result<(), Refusal> {
+    if unlikely(operation.replicas.is_some()) && !may_block(ctx, state) {
         return Err(Refusal::ReplicasHere);
     }
     Ok(())
@@ -100,15 +105,15 @@ pub fn check_may_wait_for_replicas(ctx: &Context, operation: &Operation) -> Resu
 /// denied blocking, or if it has no connection, as in another module's call: nobody would know whose
 /// rights to check when it is granted. Nor may it if it is subscribed to a channel and the server can't
 /// block such a client. In RESP2 a subscriber can send no such command.
-fn may_block(ctx: &Context) -> bool {
+fn may_block(ctx: &Context, state: &State) -> bool {
     let denying = raw::REDISMODULE_CTX_FLAGS_MULTI
         | raw::REDISMODULE_CTX_FLAGS_LUA
         | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
     let flags = api::context_flags(ctx);
     let may_subscribe = flags & raw::REDISMODULE_CTX_FLAGS_RESP3 != 0;
     flags & denying == 0
-        && clients::is_connected(ctx, api::client_id(ctx))
-        && (api::blocks_subscribers()
+        && clients::is_connected(ctx, state, api::client_id(ctx))
+        && (state.server.get().blocks_subscribers
             || !may_subscribe
             // SAFETY: the client is connected, so it is not one that runs scripts.
             || !unsafe { clients::is_subscriber(api::client_id(ctx)) })
@@ -120,6 +125,7 @@ fn may_block(ctx: &Context) -> bool {
 /// In a cluster all names are in one slot, so one decoy is enough.
 pub fn block(
     ctx: &Context,
+    state: &State,
     waiter_id: WaiterId,
     position: Option<Position>,
     names: &Names,
@@ -127,8 +133,9 @@ pub fn block(
     let Some(name) = names.iter().next() else {
         return false;
     };
-    let mut key = decoy(name);
-    let on_end: OnEnd = if api::is_valkey() { Some(on_end) } else { None };
+    let facts = state.server.get();
+    let mut key = decoy(state, facts.is_clustered, name);
+    let on_end: OnEnd = if facts.is_valkey { Some(on_end) } else { None };
     let waiter = ptr::without_provenance_mut(waiter_id.0 as usize);
     // SAFETY: the context is valid by its type. The one key is in `State::last_decoy` until `decoy`
     // runs again, and the server retains it. The callbacks require what the server passes them, and
@@ -154,9 +161,9 @@ pub fn block(
         handle,
         client_id: api::client_id(ctx),
         position,
-        rights_version: rights::version(),
+        rights_version: state.rights.borrow().version(),
     };
-    state::blocked(|blocked| {
+    state.blocked(|blocked| {
         blocked.clients.insert(waiter_id, client);
     });
     true
@@ -164,23 +171,21 @@ pub fn block(
 
 /// Returns a key in the same slot as this one that no client ever creates.
 // perf: the last key is kept, because the next client to block usually waits for the same name.
-fn decoy(name: &Name) -> *mut raw::RedisModuleString {
-    let slot = if api::is_clustered() {
+fn decoy(state: &State, is_clustered: bool, name: &Name) -> *mut raw::RedisModuleString {
+    let slot = if is_clustered {
         slot::of_key(name.key())
     } else {
         0
     };
-    state::with(|state| {
-        let mut last = state.last_decoy.borrow_mut();
-        match &*last {
-            Some((of, key)) if *of == slot => key.inner,
-            _ => {
-                let mut key = state.decoys.get().to_vec();
-                key.extend(slot::suffix_for(&key, slot));
-                last.insert((slot, api::string(&key))).1.inner
-            }
+    let mut last = state.last_decoy.borrow_mut();
+    match &*last {
+        Some((of, key)) if *of == slot => key.inner,
+        _ => {
+            let mut key = state.decoys.get().to_vec();
+            key.extend(slot::suffix_for(&key, slot));
+            last.insert((slot, api::string(&key))).1.inner
         }
-    })
+    }
 }
 
 /// Returns the waiter for which the server calls back. Its number is the blocked client's private
@@ -204,51 +209,39 @@ pub fn deliver(state: &State, completions: &mut Vec<Completion>) {
             blocked.record(waiter_id, outcome);
         }
     });
-    if !api::unblock_must_wait_for_sleep() {
-        unblock_decided();
+    if !api::unblock_must_wait_for_sleep(state) {
+        unblock_decided(state);
     }
 }
 
 /// Records that the server is about to send its replies and then wait for events.
-pub fn before_sleep() {
-    state::with(|state| state.sending.set(true));
-    if api::unblock_must_wait_for_sleep() {
-        unblock_decided();
+pub fn before_sleep(state: &State) {
+    state.sending.set(true);
+    if api::unblock_must_wait_for_sleep(state) {
+        unblock_decided(state);
     }
 }
 
 /// Records that the server has waited for events, so its replies were sent.
-pub fn after_sleep() {
-    let postponed = state::with(|state| {
-        state.sending.set(false);
-        state.postponed.get()
-    });
-    if unlikely(postponed != Postponed::None) {
+pub fn after_sleep(state: &State) {
+    state.sending.set(false);
+    if unlikely(state.postponed.get() != Postponed::None) {
         filter::forget_run_commands();
     }
-    state::blocked(BlockedClients::forget_provisional);
+    state.blocked(BlockedClients::forget_provisional);
 }
 
 /// Unblocks waiters whose wait has ended: all that were granted, and at most
 /// [`MOST_REFUSED_AT_ONCE`] others. The timer unblocks the rest.
-pub fn unblock_decided() {
+pub fn unblock_decided(state: &State) {
     let mut others_left = MOST_REFUSED_AT_ONCE;
-    while let Some(waiter_id) = state::blocked(|blocked| blocked.next_decided(&mut others_left)) {
-        let handle = state::blocked(|blocked| {
-            blocked
-                .clients
-                .get(&waiter_id)
-                .map(|blocked| blocked.handle)
-        });
+    while let Some(handle) = state.blocked(|blocked| blocked.next_decided(&mut others_left)) {
         // Some servers call `reply_to_unblocked` from here, so nothing is borrowed.
-        if let Some(handle) = handle {
-            // SAFETY: the handle is valid, because no callback of the client has run: each removes
-            // the client from `clients`. It is unblocked once, because `next_decided` returns a
-            // waiter once.
-            unsafe { function!(RedisModule_UnblockClient)(handle, ptr::null_mut()) };
-        }
+        // SAFETY: the handle is valid, because no callback of the client has run: each removes the
+        // client from `clients`. It is unblocked once, because `next_decided` returns a client once.
+        unsafe { function!(RedisModule_UnblockClient)(handle, ptr::null_mut()) };
     }
-    if state::blocked(|blocked| !blocked.refused.is_empty()) {
+    if unlikely(state.blocked(|blocked| !blocked.refused.is_empty())) {
         timer::fire_soon();
     }
 }
@@ -346,16 +339,16 @@ unsafe extern "C" fn reply_to_unblocked(
 ) -> c_int {
     // SAFETY: the server calls this with its lock held and a context for the call.
     let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
-    boundary::guard(entered, |_| {
+    boundary::guard(entered, |state| {
         let waiter_id = waiter_of(&ctx);
-        let Some(client) = state::blocked(|blocked| blocked.forget(waiter_id)) else {
+        let Some(client) = state.blocked(|blocked| blocked.forget(waiter_id)) else {
             reply::null_array(&ctx);
             return;
         };
         match client.outcome {
             Some(outcome) => {
                 reply::outcome(&ctx, &outcome);
-                state::blocked(|blocked| blocked.record_answered(waiter_id, outcome));
+                state.blocked(|blocked| blocked.record_answered(waiter_id, outcome));
             }
             // An administrator has unblocked the client.
             None if state::change(|table| table.cut_short(waiter_id)) == Some(true) => {

@@ -20,8 +20,8 @@ use crate::server::calls::{self, Str};
 use crate::server::slots::ForeignSlots;
 use crate::server::timer::{self, TimerState};
 use crate::server::{api, clock, fence_key, key};
-use crate::state;
 use crate::state::pending_events::Pending;
+use crate::state::{self, State};
 
 /// The delay in ms before looking again at names that may not be granted now, like during CLIENT
 /// PAUSE.
@@ -42,11 +42,15 @@ const CLOCKS_MS: u64 = 10;
 /// Arms a postponed timer. If the wall clock was set or the timer is overdue, it also fires the
 /// timer at once. After a set clock all scheduled names are then due. Called before the server
 /// sleeps.
-pub fn check_clock() {
-    timer::arm_postponed();
-    if !is_comparison_due() {
-        return;
+pub fn check_clock(state: &State) {
+    timer::arm_postponed(state);
+    if is_comparison_due(state) {
+        compare_clocks();
     }
+}
+
+#[inline(never)]
+fn compare_clocks() {
     match timer::state_now() {
         TimerState::InTime => return,
         TimerState::ClockSet => {
@@ -59,15 +63,13 @@ pub fn check_clock() {
 }
 
 /// Returns true if the clocks are to be compared again.
-fn is_comparison_due() -> bool {
+fn is_comparison_due(state: &State) -> bool {
     let now_ms = clock::noted_ms();
-    state::with(|state| {
-        let is_due = now_ms >= state.compared_ms.get().saturating_add(CLOCKS_MS);
-        if is_due {
-            state.compared_ms.set(now_ms);
-        }
-        is_due
-    })
+    let is_due = now_ms >= state.compared_ms.get().saturating_add(CLOCKS_MS);
+    if is_due {
+        state.compared_ms.set(now_ms);
+    }
+    is_due
 }
 
 /// Returns true if the due work is left to the next firing, because a command has just made a lot of
@@ -84,9 +86,11 @@ fn yields() -> bool {
 
 /// Runs the timer's work.
 pub fn fire(ctx: &Context) {
-    if !api::unblock_must_wait_for_sleep() {
-        blocking::unblock_decided();
-    }
+    state::with(|state| {
+        if !api::unblock_must_wait_for_sleep(state) {
+            blocking::unblock_decided(state);
+        }
+    });
     state::change(|table| table.leave_marks().sweep(clock::steady_ms()));
     publications::publish_pending(ctx);
     signal_ended_early_expiries(ctx);

@@ -16,7 +16,7 @@ use crate::server::calls::{self, Str};
 use crate::server::key::{self, Key, UNNOTICED};
 use crate::server::key_string::{CommandStrings, ServerString};
 use crate::server::{api, key_events, propagation};
-use crate::state::FENCES;
+use crate::state::{self, State, FENCES};
 
 /// Applies and replicates the effects of an operation, in their order.
 #[inline]
@@ -83,8 +83,8 @@ fn apply_another<'a>(
 fn apply_one<'a>(store: &mut ServerStore<'a>, effect: &Effect<'_>) -> (Applied, ServerString<'a>) {
     let Effect { name, change } = effect;
     let OpenKey { key, string, .. } = store.open_to_write(name);
-    let applied = apply_to(store.ctx(), key, string.as_str(), change);
     let state = store.state();
+    let applied = apply_to(store.ctx(), state, key, string.as_str(), change);
     state.pending(|pending| pending.forget_restored(name));
     if state.early_expiries.is_any() && state.early_expiries.forget(name) && !applied.is_change() {
         calls::signal_modified_key(store.ctx(), string.as_str());
@@ -143,7 +143,7 @@ pub fn apply(ctx: &Context, key: &[u8], change: Change) -> Applied {
         KeyState::Lock(packed) => effect::as_decided(change, &packed.unpack()),
         KeyState::Empty | KeyState::OtherType => change,
     };
-    let applied = apply_to(ctx, key, Str::from(&string), &change);
+    let applied = state::with(|state| apply_to(ctx, state, key, Str::from(&string), &change));
     if let (true, Change::Grant { holder, .. } | Change::Raise { holder, .. }) =
         (applied.is_change(), change)
     {
@@ -154,7 +154,13 @@ pub fn apply(ctx: &Context, key: &[u8], change: Change) -> Applied {
 
 /// Applies a change to an open key, closes the key, and announces the change.
 #[inline(always)]
-fn apply_to(ctx: &Context, mut key: Key, string: Str<'_>, change: &Change) -> Applied {
+fn apply_to(
+    ctx: &Context,
+    state: &State,
+    mut key: Key,
+    string: Str<'_>,
+    change: &Change,
+) -> Applied {
     let mut event = Event::of(change);
     let applied = match (key.found(), change) {
         (KeyState::OtherType, _) => Applied::OtherType,
@@ -178,7 +184,7 @@ fn apply_to(ctx: &Context, mut key: Key, string: Str<'_>, change: &Change) -> Ap
     };
     if applied.is_change() {
         calls::signal_modified_key(ctx, string);
-        announce(ctx, string, event);
+        announce(ctx, state, string, event);
     }
     applied
 }
@@ -331,16 +337,16 @@ impl Event {
 
 /// Announces a new waiter for these names of the context's database.
 #[inline(never)]
-pub fn announce_wait(ctx: &Context, names: &Names, strings: CommandStrings<'_>) {
+pub fn announce_wait(ctx: &Context, state: &State, names: &Names, strings: CommandStrings<'_>) {
     for name in names {
-        announce(ctx, strings.find(name.key()).as_str(), Event::Queued);
+        announce(ctx, state, strings.find(name.key()).as_str(), Event::Queued);
     }
 }
 
 /// Sends a keyspace event. The module's events are of class `d`. The deletion of a key is the
 /// server's event, of class `g`.
 #[inline(always)]
-fn announce(ctx: &Context, string: Str<'_>, event: Event) {
+fn announce(ctx: &Context, state: &State, string: Str<'_>, event: Event) {
     let (class, event) = match event {
         Event::Granted => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.grant"),
         Event::Renewed => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.renew"),
@@ -348,5 +354,5 @@ fn announce(ctx: &Context, string: Str<'_>, event: Event) {
         Event::Queued => (raw::REDISMODULE_NOTIFY_MODULE, c"lock.queue"),
         Event::Deleted => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
     };
-    key_events::send(ctx, class, event, string);
+    key_events::send(ctx, state, class, event, string);
 }

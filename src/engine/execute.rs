@@ -61,19 +61,19 @@ pub fn execute(
     let mut answer = decision.answer;
     match answer {
         Ok(Answer::Queued(enqueued, position)) => {
-            if !block(ctx, waiter_id, Some(position), &operation.names) {
+            if !block(ctx, state, waiter_id, Some(position), &operation.names) {
                 answer = Ok(Answer::NotNow);
             } else if enqueued == Enqueued::New {
-                effects::announce_wait(ctx, &operation.names, strings);
+                effects::announce_wait(ctx, state, &operation.names, strings);
             }
         }
         Ok(Answer::HeldBack) => {
-            if !block(ctx, waiter_id, None, &operation.names) {
+            if !block(ctx, state, waiter_id, None, &operation.names) {
                 answer = Ok(unheld_answer(state, waiter_id));
             }
         }
         Ok(Answer::Place(_, Enqueued::New)) => {
-            effects::announce_wait(ctx, &operation.names, strings);
+            effects::announce_wait(ctx, state, &operation.names, strings);
         }
         Ok(_) | Err(_) => {}
     }
@@ -85,7 +85,7 @@ pub fn execute(
         expect_acknowledgements(state);
     }
     if let Some(due_ms) = due_ms {
-        rearm_for(due_ms, AFTER_A_COMMAND_MS);
+        rearm_for(state, due_ms, AFTER_A_COMMAND_MS);
     }
     answer
 }
@@ -100,8 +100,14 @@ fn return_to_db_of(ctx: &Context, names: &Names) {
 
 /// Blocks the client of a command that was queued. Returns true if the server did so.
 #[inline(never)]
-fn block(ctx: &Context, waiter_id: WaiterId, position: Option<Position>, names: &Names) -> bool {
-    let is_blocked = blocking::block(ctx, waiter_id, position, names);
+fn block(
+    ctx: &Context,
+    state: &State,
+    waiter_id: WaiterId,
+    position: Option<Position>,
+    names: &Names,
+) -> bool {
+    let is_blocked = blocking::block(ctx, state, waiter_id, position, names);
     if !is_blocked {
         recorder::record(|pending| pending.events.push(Event::Left(waiter_id, position)));
     }

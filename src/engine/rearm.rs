@@ -21,16 +21,17 @@ const LEAD_MS: u64 = OUTLIVES_MS;
 /// `least_ms` at the earliest.
 pub fn rearm(state: &State, least_ms: u64) {
     if let Some(due_ms) = state.look(LockTable::next_due_ms).flatten() {
-        rearm_for(due_ms, least_ms);
+        rearm_for(state, due_ms, least_ms);
     }
 }
 
 /// Like [`rearm`], if it is known that the table has something to settle at this time.
 #[inline(never)]
-pub fn rearm_for(due_ms: u64, least_ms: u64) {
-    let lead_ms = api::is_clustered().then(next_lead_ms).flatten();
+pub fn rearm_for(state: &State, due_ms: u64, least_ms: u64) {
+    let is_clustered = state.server.get().is_clustered;
+    let lead_ms = is_clustered.then(next_lead_ms).flatten();
     let due_ms = lead_ms.map_or(due_ms, |ms| ms.min(due_ms));
-    if !timer::fires_by(due_ms) {
+    if !timer::fires_by(state, due_ms) {
         timer::arm(due_ms.max(clock::steady_ms().saturating_add(least_ms)));
     }
 }

@@ -177,7 +177,7 @@ impl Store for ServerStore<'_> {
     }
 
     fn steady_ms(&mut self) -> u64 {
-        clock::steady_ms()
+        clock::steady_us_in(self.state) / 1000
     }
 
     fn user(&mut self) -> User {
@@ -193,7 +193,7 @@ impl Store for ServerStore<'_> {
     }
 
     fn may_be_granted(&mut self, waiter: &Waiter) -> bool {
-        access::is_unchanged(waiter) || {
+        access::is_unchanged(self.state, waiter) || {
             // The server runs a command to check the rights, so the open key is closed first.
             self.open = None;
             access::check(self.ctx, waiter)

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use redis_module::{raw, Context, RedisString, RedisValue};
 
 use crate::server::calls::{self, function, Owned, Str};
-use crate::state::{self, entered, CheckPermissions, ServerFacts, OWN_CONTEXT};
+use crate::state::{self, entered, CheckPermissions, ServerFacts, State, OWN_CONTEXT};
 
 /// Returns the context that the server passes to a call of the module.
 ///
@@ -35,12 +35,6 @@ pub fn is_clustered() -> bool {
     facts().is_clustered
 }
 
-/// Returns true if the server can block a client that is subscribed to a channel, which RESP3
-/// allows.
-pub fn blocks_subscribers() -> bool {
-    facts().blocks_subscribers
-}
-
 /// Returns true if the server is a replica.
 pub fn is_replica() -> bool {
     facts().is_replica
@@ -64,22 +58,22 @@ pub fn record_role(ctx: &Context) {
 
 /// Returns true if the module must unblock clients just before the server sleeps: on Redis before
 /// 7.2, which replies to a client as soon as the module unblocks it.
-pub fn unblock_must_wait_for_sleep() -> bool {
-    is_redis_before_7_2()
+pub fn unblock_must_wait_for_sleep(state: &State) -> bool {
+    is_redis_before_7_2(state.server.get())
 }
 
 /// Returns true if the server would write a published message between the elements of a reply. That
 /// happens to a subscriber that publishes in its own transaction or script: Redis before 7.2.
 pub fn pushes_amid_replies(ctx: &Context) -> bool {
     let amid = raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;
-    is_redis_before_7_2() && context_flags(ctx) & amid != 0
+    is_redis_before_7_2(facts()) && context_flags(ctx) & amid != 0
 }
 
 /// Tells Redis before 7.2 by the lack of a function that came with 7.2 and that every Valkey has.
-fn is_redis_before_7_2() -> bool {
+fn is_redis_before_7_2(facts: ServerFacts) -> bool {
     // SAFETY: as in `function!`. The pointer is only compared with null.
     let old = unsafe { raw::RedisModule_AddPostNotificationJob }.is_none();
-    old && !is_valkey()
+    old && !facts.is_valkey
 }
 
 /// Returns true if the server gave the module its allocator. Without it not even a log line can be

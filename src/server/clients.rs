@@ -8,7 +8,7 @@ use redis_lock_core::values::request::LeaseKind;
 use redis_module::{raw, Context};
 
 use crate::server::{api, calls, filter, keepalive, rights};
-use crate::state::{self, ScriptRun, State, CALLERS};
+use crate::state::{ScriptRun, State, CALLERS};
 
 /// A connected client.
 pub struct Client {
@@ -59,9 +59,8 @@ pub unsafe fn find(ctx: &Context, id: u64) -> Option<Client> {
 // perf: a plain grant by a script records 0, because its caller is not worth the search.
 pub fn caller(ctx: &Context, state: &State, lease_kind: LeaseKind) -> Result<u64, Refusal> {
     let client_id = api::client_id(ctx);
-    let known = known(state, client_id);
     // perf: a client that once had a connection keeps it, so the server is asked only about others.
-    let is_known = known.is_some_and(|known| known.get() == client_id);
+    let is_known = known(state, client_id).is_some_and(|known| known.get() == client_id);
     let is_session = matches!(lease_kind, LeaseKind::Session { .. });
     if likely(is_known && !is_session) {
         return Ok(client_id);
@@ -69,7 +68,7 @@ pub fn caller(ctx: &Context, state: &State, lease_kind: LeaseKind) -> Result<u64
     if is_session {
         return watched_caller(ctx, state, client_id);
     }
-    Ok(if has_connection(ctx, client_id, known) {
+    Ok(if has_connection(ctx, state, client_id) {
         client_id
     } else {
         0
@@ -79,29 +78,29 @@ pub fn caller(ctx: &Context, state: &State, lease_kind: LeaseKind) -> Result<u64
 /// Returns the client that a session is tied to, and sets its socket to detect a vanished machine.
 #[inline(never)]
 fn watched_caller(ctx: &Context, state: &State, client_id: u64) -> Result<u64, Refusal> {
-    let caller = session_caller(ctx, client_id)?;
+    let caller = session_caller(ctx, state, client_id)?;
     keepalive::watch(ctx, state, caller);
     Ok(caller)
 }
 
 /// Returns the client that a session is tied to: the caller itself, or the caller of the running
 /// script.
-fn session_caller(ctx: &Context, client_id: u64) -> Result<u64, Refusal> {
+fn session_caller(ctx: &Context, state: &State, client_id: u64) -> Result<u64, Refusal> {
     let caller = if api::is_script_running(ctx) {
         script_caller(ctx).ok_or(Refusal::CallerUnknown)?
     } else {
         client_id
     };
-    let connected = Some(caller).filter(|id| is_connected(ctx, *id));
+    let connected = Some(caller).filter(|id| is_connected(ctx, state, *id));
     connected.ok_or(Refusal::NoConnection)
 }
 
-/// Returns true if this client, which runs a command, has a connection. Then it is recorded in
-/// `known`.
+/// Returns true if this client, which runs a command, has a connection. Then it is recorded as one
+/// that has.
 #[inline(never)]
-fn has_connection(ctx: &Context, client_id: u64, known: Option<&Cell<u64>>) -> bool {
-    let has_connection = !api::is_script_running(ctx) && is_connected(ctx, client_id);
-    if let Some(known) = known.filter(|_| has_connection) {
+fn has_connection(ctx: &Context, state: &State, client_id: u64) -> bool {
+    let has_connection = !api::is_script_running(ctx) && is_connected(ctx, state, client_id);
+    if let Some(known) = known(state, client_id).filter(|_| has_connection) {
         known.set(client_id);
     }
     has_connection
@@ -109,9 +108,9 @@ fn has_connection(ctx: &Context, client_id: u64, known: Option<&Cell<u64>>) -> b
 
 /// Returns true if the client with this id, which calls a command or a script, is connected. The client
 /// of a script or of another module's call is not.
-pub fn is_connected(ctx: &Context, id: u64) -> bool {
-    let is_known = |state: &State| known(state, id).is_some_and(|known| known.get() == id);
-    state::with(is_known) || rights::user_name_of(ctx, id).is_some()
+pub fn is_connected(ctx: &Context, state: &State, id: u64) -> bool {
+    known(state, id).is_some_and(|known| known.get() == id)
+        || rights::user_name_of(ctx, id).is_some()
 }
 
 /// Returns the place in which a client's id is recorded if it has a connection.

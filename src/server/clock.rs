@@ -6,7 +6,7 @@
 
 use redis_lock_core::values::time::Now;
 
-use crate::state;
+use crate::state::{self, State};
 
 /// Returns the present time on both clocks.
 pub fn now() -> Now {
@@ -66,8 +66,14 @@ fn us_of(time: libc::timespec) -> u64 {
 
 /// Returns the steady clock, in microseconds.
 pub fn steady_us() -> u64 {
+    state::with(steady_us_in)
+}
+
+/// Like [`steady_us`].
+#[inline]
+pub fn steady_us_in(state: &State) -> u64 {
     let systems_us = us_of(look_at(libc::CLOCK_MONOTONIC));
     let begin = || (systems_us, wall_us());
-    let (start_us, wall_us_then) = state::with(|state| *state.start.get_or_init(begin));
+    let (start_us, wall_us_then) = *state.start.get_or_init(begin);
     wall_us_then.saturating_add(systems_us.saturating_sub(start_us))
 }

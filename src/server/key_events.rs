@@ -18,7 +18,7 @@ use redis_module::{Context, RedisValue};
 
 use crate::server::api;
 use crate::server::calls::{self, Str};
-use crate::state;
+use crate::state::{self, State};
 
 /// This module, and modules that are part of the server and subscribe to no keyspace event. Redis
 /// has its vector sets as a module since 8.0, Valkey its Lua since 9.1.
@@ -27,16 +27,15 @@ const BUILT_IN: [&[u8]; 3] = [b"lock", b"vectorset", b"lua"];
 /// Sends an event of this class, `REDISMODULE_NOTIFY_*`, about a key of the context's database,
 /// unless no client or module can hear it.
 #[inline(always)]
-pub fn send(ctx: &Context, class: c_int, event: &CStr, key: Str<'_>) {
-    if unlikely(may_be_heard(class)) {
+pub fn send(ctx: &Context, state: &State, class: c_int, event: &CStr, key: Str<'_>) {
+    if unlikely(may_be_heard(state, class)) {
         notify(ctx, class, event, key);
     }
 }
 
 #[inline(always)]
-fn may_be_heard(class: c_int) -> bool {
-    state::with(|state| state.server.get().has_other_modules)
-        || calls::get_notify_keyspace_events() & class != 0
+fn may_be_heard(state: &State, class: c_int) -> bool {
+    state.server.get().has_other_modules || calls::get_notify_keyspace_events() & class != 0
 }
 
 #[inline(never)]

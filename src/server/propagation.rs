@@ -22,8 +22,8 @@ use crate::server::calls::{self, function, Lent, Passed, Str};
 use crate::state::{self, Replicas, State};
 
 /// Forgets if there is an append-only file, so the flag is read again.
-pub fn expect_append_only_file() {
-    state::with(|state| state.has_append_only_file.set(None));
+pub fn expect_append_only_file(state: &State) {
+    state.has_append_only_file.set(None);
 }
 
 /// Records that there may be a replica from now on, so everything is replicated.

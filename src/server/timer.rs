@@ -18,7 +18,7 @@ use redis_module::{raw, Context};
 use crate::server::calls::function;
 use crate::server::{api, boundary, clock};
 use crate::state::entered::Entered;
-use crate::state::{self, Armed, Firing};
+use crate::state::{self, Armed, Firing, State};
 
 /// The longest period of a timer, in ms. A longer one fires in between and is armed again.
 const LONGEST_PERIOD_MS: u64 = 1 << 40;
@@ -61,19 +61,15 @@ pub fn fire_in(wait_ms: u64) {
 }
 
 /// Returns true if the timer is armed, or to be armed, for `due_ms` on the steady clock or earlier.
-pub fn fires_by(due_ms: u64) -> bool {
-    let (armed, firing) = state::with(|state| (state.timer.get(), state.firing.get()));
-    let armed_ms = armed.map(|armed| armed.due_ms);
-    let postponed_ms = firing.postponed_ms();
-    armed_ms
-        .into_iter()
-        .chain(postponed_ms)
-        .any(|ms| ms <= due_ms)
+pub fn fires_by(state: &State, due_ms: u64) -> bool {
+    let armed_ms = state.timer.get().map(|armed| armed.due_ms);
+    let is_by_then = |ms| ms <= due_ms;
+    armed_ms.is_some_and(is_by_then) || state.firing.get().postponed_ms().is_some_and(is_by_then)
 }
 
 /// Arms the timer for `due_ms` on the steady clock, unless it fires earlier anyway.
 pub fn arm(due_ms: u64) {
-    if fires_by(due_ms) {
+    if state::with(|state| fires_by(state, due_ms)) {
         return;
     }
     disarm();
@@ -85,8 +81,8 @@ pub fn arm(due_ms: u64) {
 }
 
 /// Arms the timer for a time that was requested while it fired. Called before the server sleeps.
-pub fn arm_postponed() {
-    let firing = state::with(|state| state.firing.replace(Firing::No));
+pub fn arm_postponed(state: &State) {
+    let firing = state.firing.replace(Firing::No);
     if let Some(due_ms) = firing.postponed_ms() {
         arm(due_ms);
     }

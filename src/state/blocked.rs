@@ -125,14 +125,19 @@ impl BlockedClients {
         }
     }
 
-    /// Returns the next waiter to unblock. All waiters with a grant come first, because their
+    /// Returns the next client to unblock. All clients with a grant come first, because their
     /// hand-overs are provisional until they are sent. Then come at most `others_left` of the
     /// others.
-    pub fn next_decided(&mut self, others_left: &mut usize) -> Option<WaiterId> {
-        self.granted.pop_front().or_else(|| {
-            *others_left = others_left.checked_sub(1)?;
-            self.refused.pop_front()
-        })
+    pub fn next_decided(&mut self, others_left: &mut usize) -> Option<Handle> {
+        loop {
+            let waiter_id = self.granted.pop_front().or_else(|| {
+                *others_left = others_left.checked_sub(1)?;
+                self.refused.pop_front()
+            })?;
+            if let Some(client) = self.clients.get(&waiter_id) {
+                return Some(client.handle);
+            }
+        }
     }
 
     /// Removes a client that the server no longer holds blocked, or won't. Returns `None` if it was
