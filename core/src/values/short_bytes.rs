@@ -19,7 +19,7 @@ enum Form<const N: usize> {
     Shared(Arc<[u8]>),
 }
 
-/// The first `len` of `bytes`. Invariant: `len` is at most `N`.
+/// The first `len` of `bytes`. Invariant: `len` is at most `N`, and the bytes behind are 0.
 #[derive(Clone, Copy)]
 struct Inline<const N: usize> {
     len: u8,
@@ -84,7 +84,8 @@ impl<const N: usize> ShortBytes<N> {
         Self(Form::Shared(Arc::clone(bytes)))
     }
 
-    /// Returns the first `len` of these bytes; `None` if there are fewer, or if `M` exceeds `N`.
+    /// Returns the first `len` of these bytes, behind which are zeros; `None` if there are fewer
+    /// bytes, or if `M` exceeds `N`.
     // perf: a copy of constant length, which needs no call.
     #[inline(always)]
     pub fn of_padded<const M: usize>(padded: &[u8; M], len: u8) -> Option<Self> {
@@ -93,7 +94,7 @@ impl<const N: usize> ShortBytes<N> {
         (usize::from(len) <= M).then_some(Self(Form::Inline(Inline { len, bytes })))
     }
 
-    /// Returns the bytes with padding behind them, and their number; `None` if there are more than
+    /// Returns the bytes with zeros behind them, and their number; `None` if there are more than
     /// `M`.
     #[inline(always)]
     pub fn padded<const M: usize>(&self) -> Option<(&[u8; M], u8)> {
@@ -139,8 +140,16 @@ impl<const N: usize> Borrow<[u8]> for ShortBytes<N> {
 }
 
 impl<const N: usize> PartialEq for ShortBytes<N> {
+    // perf: a comparison of constant length, which needs no call.
+    #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
-        self.as_slice() == other.as_slice()
+        match (&self.0, &other.0) {
+            (Form::Inline(own), Form::Inline(other)) => {
+                own.len == other.len && own.bytes == other.bytes
+            }
+            (Form::Shared(own), Form::Shared(other)) => own == other,
+            (Form::Inline(_), Form::Shared(_)) | (Form::Shared(_), Form::Inline(_)) => false,
+        }
     }
 }
 

@@ -31,15 +31,15 @@ impl Token {
         Ok(Self(ShortBytes::new(bytes)))
     }
 
-    /// Returns the token of the first `len` of these bytes; `None` if `len` is 0 or exceeds the
-    /// number of bytes.
+    /// Returns the token of the first `len` of these bytes, behind which are zeros; `None` if `len`
+    /// is 0 or exceeds the number of bytes.
     #[inline(always)]
     pub fn of_padded<const M: usize>(padded: &[u8; M], len: u8) -> Option<Self> {
         let bytes = ShortBytes::of_padded(padded, len)?;
         (len > 0).then_some(Self(bytes))
     }
 
-    /// Returns the bytes with padding behind them, and their number; `None` if there are more than
+    /// Returns the bytes with zeros behind them, and their number; `None` if there are more than
     /// `M`.
     #[inline(always)]
     pub fn padded<const M: usize>(&self) -> Option<(&[u8; M], u8)> {
