@@ -159,8 +159,9 @@ fn call(
 ) -> Result<(), Refusal> {
     // The first string is the command's name.
     let strings = strings.get(1..).unwrap_or_default();
-    let words = strings.iter().map(|string| string.bytes());
-    let words: SmallVec<[&[u8]; MOST_INLINE]> = words.collect();
+    // perf: filled in place, because a collected list is moved.
+    let mut words = SmallVec::<[&[u8]; MOST_INLINE]>::new();
+    words.extend(strings.iter().map(|string| string.bytes()));
     let words = words.as_slice();
     if unlikely(keys == Some(Keys::Many)) && reports_key_positions(ctx, words) {
         return Ok(());

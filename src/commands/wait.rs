@@ -30,8 +30,10 @@ impl SingleAndMulti for Wait {
     };
 
     fn run_on(call: &Call<'_>, keys: Keys) -> Result<(), Refusal> {
-        let operation = grammar::wait(call.words, keys, &call.parse_context)
-            .map(|operation| blocking::nonblocking_where_required(call.ctx, call.state, operation));
+        let mut operation = grammar::wait(call.words, keys, &call.parse_context);
+        if let Ok(operation) = &mut operation {
+            blocking::make_nonblocking_where_required(call.ctx, call.state, operation);
+        }
         call.submit(&operation)
     }
 }

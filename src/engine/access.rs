@@ -2,6 +2,7 @@
 //! turn comes, because an administrator may have changed them since the wait began.
 
 use redis_lock_core::decision::Publication;
+use redis_lock_core::hints::likely;
 use redis_lock_core::operation::{Action, Operation};
 use redis_lock_core::state::waiter::{Waiter, WaiterKind};
 use redis_lock_core::values::refusal::Refusal;
@@ -13,6 +14,10 @@ use crate::state::{self, State};
 /// Returns true if no rights can have changed since those of a waiter's user were last checked. The
 /// user then still has them. An absent waiter has no such user.
 pub fn is_unchanged(state: &State, waiter: &Waiter) -> bool {
+    let is_blocked = waiter.kind.is_blocked();
+    if is_blocked && likely(state.rights.borrow().have_never_changed()) {
+        return true;
+    }
     let version = match &waiter.kind {
         WaiterKind::Blocked { .. } => state.blocked(|blocked| {
             let client = blocked.clients.get(&waiter.waiter_id);

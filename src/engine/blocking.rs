@@ -65,23 +65,12 @@ pub fn draw_decoy(_: &Context) -> Result<(), String> {
 }
 
 /// Turns a wait into an ACQUIRE if the client may not block, like BLPOP.
-pub fn nonblocking_where_required(
-    ctx: &Context,
-    state: &State,
-    Operation {
-        names,
-        action,
-        replicas,
-    }: Operation,
-) -> Operation {
-    let action = match action {
-        Action::Wait { request, .. } if !may_block(ctx, state) => Action::Acquire(request),
-        action => action,
-    };
-    Operation {
-        names,
-        action,
-        replicas,
+// perf: changed in place, because moving an operation costs as much as deciding it.
+pub fn make_nonblocking_where_required(ctx: &Context, state: &State, operation: &mut Operation) {
+    if unlikely(!may_block(ctx, state)) {
+        if let Action::Wait { request, .. } = &operation.action {
+            operation.action = Action::Acquire(request.clone());
+        }
     }
 }
 

@@ -205,9 +205,18 @@ fn alter(mut key: Key, change: &Change) -> Fence {
     };
     let mut lock = packed.unpack();
     let fence = fence_after(&lock, change);
-    effect::apply(&mut lock, change);
-    let latest_ms = lock.latest_deadline_ms();
-    *packed = Packed::new(lock);
+    let latest_ms = match change {
+        Change::Grant { mode, holder } if likely(lock.is_replaced_by(*mode)) => {
+            *packed = Packed::sole(*mode, holder);
+            Some(holder.deadline_ms)
+        }
+        _ => {
+            effect::apply(&mut lock, change);
+            let latest_ms = lock.latest_deadline_ms();
+            *packed = Packed::new(lock);
+            latest_ms
+        }
+    };
     packed.set_expiry(Expiry::WithLease);
     match latest_ms {
         Some(latest_ms) => key.set_expiry_ms(latest_ms),
@@ -338,8 +347,13 @@ impl Event {
 /// Announces a new waiter for these names of the context's database.
 #[inline(never)]
 pub fn announce_wait(ctx: &Context, state: &State, names: &Names, strings: CommandStrings<'_>) {
-    for name in names {
-        announce(ctx, state, strings.find(name.key()).as_str(), Event::Queued);
+    if unlikely(key_events::may_be_heard(
+        state,
+        raw::REDISMODULE_NOTIFY_MODULE,
+    )) {
+        for name in names {
+            announce(ctx, state, strings.find(name.key()).as_str(), Event::Queued);
+        }
     }
 }
 

@@ -33,8 +33,9 @@ pub fn send(ctx: &Context, state: &State, class: c_int, event: &CStr, key: Str<'
     }
 }
 
+/// Returns true if a client or another module may hear events of this class.
 #[inline(always)]
-fn may_be_heard(state: &State, class: c_int) -> bool {
+pub fn may_be_heard(state: &State, class: c_int) -> bool {
     state.server.get().has_other_modules || calls::get_notify_keyspace_events() & class != 0
 }
 

@@ -39,6 +39,12 @@ impl RightsWatch {
         version != UNSEEN && version == self.version()
     }
 
+    /// Returns true if no rights can have changed since the module was loaded.
+    #[inline]
+    pub const fn have_never_changed(&self) -> bool {
+        self.changes == 0 && !self.is_blind
+    }
+
     /// Returns true while a command that changes rights may not have run yet.
     #[inline]
     pub fn is_changing(&self) -> bool {
