@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::{mem, ptr};
+use std::{mem, ptr, slice};
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
@@ -362,6 +362,20 @@ impl<'t, 'e, 'n> Transaction<'t, 'e, 'n> {
     /// Returns the name of an entry.
     pub fn name_of(&self, id: EntryId) -> Option<&Name> {
         self.entries.name(id)
+    }
+
+    /// Returns these names. Returns the operation's own name if they are only that name.
+    // perf: the operation's own name is recognized by its address. A hand-over asks for its name
+    // seven times.
+    #[inline]
+    pub fn own<'a>(&self, names: &'a Names) -> &'a [Name]
+    where
+        'n: 'a,
+    {
+        match (names.only(), self.entries.first_name) {
+            (Some(name), Some(first)) if likely(name == first) => slice::from_ref(first),
+            _ => names.as_slice(),
+        }
     }
 
     /// Returns the queue of a name; `None` if the name has no waiters.
@@ -778,8 +792,19 @@ fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &
         (None, Some(made)) => effect::make(made, add),
         (None, None) => {}
         (Some(_), Some(after)) if likely(after.is_free()) => add(Change::Delete),
+        (Some(before), Some(after)) if is_handed_over(&before.lock, after) => {
+            effect::make(after, add);
+        }
         (Some(before), after) => commit_held(name, before, after.as_ref(), entry, effects),
     }
+}
+
+/// Returns true if a lock passed from one exclusive holder to another token.
+#[inline]
+fn is_handed_over(before: &Lock, after: &Lock) -> bool {
+    let exclusive = before.mode() == Mode::Exclusive && after.mode() == Mode::Exclusive;
+    let holders = before.holders().only().zip(after.holders().only());
+    exclusive && holders.is_some_and(|(one, other)| one.token != other.token)
 }
 
 /// Like [`commit_entry`], for a lock that had a holder before and has one after.

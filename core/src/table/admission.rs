@@ -150,7 +150,7 @@ impl WaitQueues {
             by,
             lack,
         };
-        let names = waiter.names.as_slice();
+        let names = tx.own(&waiter.names);
         let turn = Turn::At(position);
         let mut known = self.queues.blocked_by_number(position).and_then(|by| {
             let name = names.get(by)?;

@@ -39,7 +39,7 @@ impl WaitQueues {
         to: Grantee,
         tx: &mut Transaction,
     ) -> u64 {
-        let fence = self.grant_all(names, request, kept_fence, to, tx);
+        let fence = self.grant_all(names.as_slice(), request, kept_fence, to, tx);
         if unlikely(!self.queues.is_empty()) {
             self.note_waits_elsewhere(names, &request.token, tx);
         }
@@ -51,7 +51,7 @@ impl WaitQueues {
     #[inline(always)]
     pub(super) fn grant_all(
         &mut self,
-        names: &Names,
+        names: &[Name],
         request: &Request,
         kept_fence: Option<u64>,
         to: Grantee,
@@ -438,7 +438,7 @@ fn in_force(before: &Replaced, holds: u64, tx: &mut Transaction) -> Option<Holde
 }
 
 /// Returns the grants of this token at these names that are in force, in the order of the names.
-pub(super) fn held_by(token: &Token, names: &Names, tx: &mut Transaction) -> Vec<Replaced> {
+pub(super) fn held_by(token: &Token, names: &[Name], tx: &mut Transaction) -> Vec<Replaced> {
     let mut held = Vec::new();
     for name in names {
         let Some(lock) = tx.lock_at(name) else {

@@ -78,7 +78,8 @@ impl WaitQueues {
     ) {
         let Waiter { names, request, .. } = waiter;
         let lease_ms = place.lease_ms(request);
-        self.grant_all(names, request, kept_fence, Grantee::Place { lease_ms }, tx);
+        let to = Grantee::Place { lease_ms };
+        self.grant_all(names.as_slice(), request, kept_fence, to, tx);
         tx.steps += PLACE_STEPS + names.count() as u64;
         publish(waiter, tx);
     }

@@ -73,14 +73,10 @@ impl WaitQueues {
     /// over, the name is due, or its key may have changed. All other names were settled when
     /// something happened to them.
     fn unsettled(&self, names: &Names, tx: &mut Transaction) -> Vec<Name> {
-        let next_ms = self.schedule.next_ms().into_iter();
-        let next_ms = next_ms.chain(self.queues.next_timeout_ms()).min();
-        if next_ms.is_none() && tx.nothing_touched {
-            return Vec::new();
-        }
         let steady_ms = tx.steady_ms();
         let is_due = |ms: Option<u64>| ms.is_some_and(|ms| ms <= steady_ms);
-        if !is_due(next_ms) && tx.nothing_touched {
+        let is_any_due = is_due(self.schedule.next_ms()) || is_due(self.queues.next_timeout_ms());
+        if likely(!is_any_due && tx.nothing_touched) {
             return Vec::new();
         }
         let unsettled = names.iter().filter(|name| {
@@ -486,10 +482,11 @@ impl WaitQueues {
             replicas,
             ..
         } = waiter;
-        let mut replaced = held_by(&request.token, &names, tx);
+        let own_names = tx.own(&names);
+        let mut replaced = held_by(&request.token, own_names, tx);
         let to = Grantee::Client(client_id);
         let first_session = tx.sessions.next_id();
-        let fence = self.grant_all(&names, &request, kept_fence, to, tx);
+        let fence = self.grant_all(own_names, &request, kept_fence, to, tx);
         let sessions = first_session..tx.sessions.next_id();
         if unlikely(!replaced.is_empty()) {
             note_holds_after(&mut replaced, &request.token, tx);
