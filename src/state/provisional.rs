@@ -23,6 +23,7 @@ pub struct Provisional {
 
 impl Provisional {
     /// Adds a hand-over.
+    #[inline(always)]
     pub fn add(&mut self, waiter_id: WaiterId, hand_over: HandOver) {
         self.list.push((waiter_id, Some(hand_over)));
     }
