@@ -371,7 +371,7 @@ fn a_raised_fence_is_carried_to_an_older_build() {
     let replica = Server::builder().module(&old()).start();
     replica.replica_of(&primary);
     let first = primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    let raised = first.fence + 3_600_000_000;
+    let raised = first.fence + 50_000_000;
     let extend = format!("LOCK.EXTEND k a FENCE {raised}");
     assert_eq!(primary.call(extend).int(), 1);
     replica.until_in_step(&primary);

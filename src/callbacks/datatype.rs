@@ -10,6 +10,7 @@ use std::{ptr, slice};
 use redis_lock_core::effect;
 use redis_lock_core::hints::likely;
 use redis_lock_core::values::codec::{self, Unreadable, DATA_VERSION, ENCODING_VERSION};
+use redis_lock_core::values::fence::MAX_RESTORED_AHEAD_US;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 use redis_lock_core::values::packed::Packed;
@@ -18,7 +19,6 @@ use redis_module::{raw, Context, RedisString, TYPE_METHOD_VERSION};
 
 use crate::engine::recorder;
 use crate::server::calls::{self, function, Lent, Passed, Str};
-use crate::server::fence_key::MAX_FENCE;
 use crate::server::lock_type::{self, lock_of};
 use crate::server::{api, boundary, clock, key, propagation};
 use crate::state::entered::Entered;
@@ -80,6 +80,10 @@ unsafe extern "C" fn load(io: *mut raw::RedisModuleIO, version: c_int) -> *mut c
     value.flatten().unwrap_or(ptr::null_mut())
 }
 
+/// The greatest fence to which a trusted lock raises the counter, of the year 2112. As many numbers
+/// are left after it.
+const MAX_TRUSTED_FENCE: u64 = 1 << 52;
+
 /// Reads a lock from an RDB stream. Returns `None` if it is not valid.
 fn read(io: Lent<'_, raw::RedisModuleIO>, version: c_int) -> Option<Lock> {
     // The server's own files are trusted, because refusing them would keep it from starting. So is
@@ -110,11 +114,12 @@ fn read(io: Lent<'_, raw::RedisModuleIO>, version: c_int) -> Option<Lock> {
         }
     }
     let lock = lock.ok()?;
-    if !trusted && !FENCES.is_credible(lock.highest_fence(), clock::wall_us()) {
+    let highest = lock.highest_fence();
+    if !trusted && !FENCES.is_credible(highest, clock::wall_us(), MAX_RESTORED_AHEAD_US) {
         return None;
     }
     // On a replica that takes writes, a RESTORE of its own client is trusted too.
-    FENCES.raise(lock.highest_fence().min(MAX_FENCE));
+    FENCES.raise(highest.min(MAX_TRUSTED_FENCE));
     Some(lock)
 }
 

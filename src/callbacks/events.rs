@@ -10,14 +10,13 @@ use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{acknowledgements, blocking, cron, recorder};
 use crate::server::calls::{function, Str};
-use crate::server::fence_key::Saver;
 use crate::server::{
     api, boundary, clock, config, fence_key, filter, keepalive, key, key_events, propagation,
     replicas, timer,
 };
-use crate::state;
 use crate::state::entered::Entered;
 use crate::state::pending_events::{Event, ALL_DATABASES};
+use crate::state::{self, FENCES};
 
 /// Subscribes to all events that concern locks.
 pub fn subscribe(ctx: &Context) -> Result<(), String> {
@@ -136,9 +135,7 @@ unsafe extern "C" fn on_persistence(
     boundary::guard(entered, |_| match sub {
         raw::REDISMODULE_SUBEVENT_PERSISTENCE_ENDED
         | raw::REDISMODULE_SUBEVENT_PERSISTENCE_FAILED => fence_key::take_out(),
-        raw::REDISMODULE_SUBEVENT_PERSISTENCE_RDB_START
-        | raw::REDISMODULE_SUBEVENT_PERSISTENCE_AOF_START => fence_key::put(Saver::Child),
-        _ => fence_key::put(Saver::Server),
+        _ => fence_key::put(),
     });
 }
 
@@ -222,10 +219,13 @@ unsafe extern "C" fn on_role_change(
     // SAFETY: the server calls this with its lock held and a context for the call.
     let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
     boundary::guard(entered, |_| {
+        let was_replica = api::is_replica();
         api::record_role(&ctx);
         propagation::expect_replicas();
         if api::is_replica() {
             state::pending(|pending| pending.events.push(Event::Demoted));
+        } else if was_replica {
+            FENCES.promote(clock::wall_us());
         }
         timer::fire_soon();
     });

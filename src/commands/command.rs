@@ -8,6 +8,7 @@ use redis_lock_core::grammar::ParseContext;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::Operation;
 use redis_lock_core::values::decimal;
+use redis_lock_core::values::fence::MAX_RAISED_AHEAD_US;
 use redis_lock_core::values::refusal::Refusal;
 use redis_module::{raw, Context};
 use smallvec::SmallVec;
@@ -190,7 +191,7 @@ fn parse_context(ctx: &Context, state: &State) -> ParseContext<'static> {
 
 /// Returns true if FENCE may raise a fence to this number now.
 fn is_credible_fence(fence: u64) -> bool {
-    FENCES.is_credible(fence, clock::wall_us())
+    FENCES.is_credible(fence, clock::wall_us(), MAX_RAISED_AHEAD_US)
 }
 
 /// Reports the positions of the keys of an M command, if the server asks for them. Returns true if

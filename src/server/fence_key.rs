@@ -12,45 +12,48 @@
 //!   still there and is read and deleted.
 //! - In a cluster the key is in a slot of this node. A server that finds a key in another slot
 //!   would take over that slot.
-//! - A replica can't open an expired key to delete it. So it deletes the key by DEL. In a cluster
-//!   the primary deletes the key once the replica is online.
+//! - A replica can't open an expired key to read or delete it. So it deletes the key by DEL. In a
+//!   cluster the primary deletes the key once the replica is online.
+//!
+//! Clients may write a key of this name. A value without the module's own form, text and expiry, is
+//! a client's own. The module never deletes it, and doesn't save the last fence while it exists. A
+//! value of the module's own form can be a client's forgery. So it raises fences by at most a day
+//! over the clock.
 
 use std::ffi::c_int;
 
-use redis_lock_core::values::decimal;
+use redis_lock_core::values::fence;
 use redis_lock_core::values::slot::{self, SLOTS};
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::calls::{self, function, OpenKey, Passed, Str};
 use crate::server::key::{self, WRITE};
-use crate::server::{api, propagation, slots};
+use crate::server::{api, clock, propagation, slots};
 use crate::state::{self, FENCES};
 
 /// The key's name. In a cluster two bytes for the slot follow. It has no `{`, which would change
 /// the slot.
 const NAME: &[u8] = b"redis-lock:last-fence:";
 
-/// The greatest fence that is accepted, of the year 2112. A client that may write the key can raise
-/// fences up to it and no further. As many numbers are left after it.
-pub const MAX_FENCE: u64 = 1 << 52;
-
-/// The process that saves.
+/// The content of a key of the name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Saver {
-    /// A child of the server. No client sees its keyspace.
-    Child,
-    /// The server itself.
-    Server,
+enum Content {
+    /// No key, or an expired one.
+    Empty,
+    /// A fence, in the module's own form.
+    Fence(u64),
+    /// A client's own value.
+    Foreign,
 }
 
 /// Creates the key in the keyspace that is about to be saved.
-pub fn put(saver: Saver) {
+pub fn put() {
     let Some((name, fence)) = own_key() else {
         return;
     };
     let ctx = api::own_context();
     api::select_db(&ctx, 0);
-    if !make_room(&ctx, &name, saver) {
+    if !make_room(&ctx, &name, fence) {
         return;
     }
     // SAFETY: the key stays open until the save ends. A child runs nothing else meanwhile, and a
@@ -58,26 +61,27 @@ pub fn put(saver: Saver) {
     let Some(key) = (unsafe { key::open(&ctx, Str::from(&name), WRITE) }) else {
         return;
     };
-    if kind_of(&key) != raw::REDISMODULE_KEYTYPE_EMPTY {
-        return;
-    }
     let text = api::string(fence.to_string().as_bytes());
     calls::set_string(&key, Str::from(&text));
-    calls::set_abs_expire(&key, i64::try_from(fence / 1000 + 1).unwrap_or(i64::MAX));
+    let expiry_ms = fence::stored_expiry_ms(fence);
+    calls::set_abs_expire(&key, i64::try_from(expiry_ms).unwrap_or(i64::MAX));
     // Kept open, because opening it again would expire it and notify replicas and clients of that.
     state::with(|state| state.fence_key.set(Some(key.into_raw())));
 }
 
-/// Makes sure that no expired key of the name is left. Returns false if that is not certain.
+/// Deletes any key of the name that is the module's own or has expired. Returns true if the fence
+/// is to be stored: no key of the name is left.
 ///
 /// A server asserts that nothing is stored over an expired key that wasn't deleted. Such a key can
-/// exist on a replica and while writes are paused, as in a shutdown that waits for replicas. A child
-/// and a paused server delete any key of the name first.
-fn make_room(ctx: &Context, name: &RedisString, saver: Saver) -> bool {
-    match saver {
-        Saver::Server if api::is_replica() => false,
-        Saver::Server => !api::is_paused() || delete(ctx, name.as_slice()),
-        Saver::Child => delete(ctx, name.as_slice()),
+/// exist on a replica and while writes are paused, as in a shutdown that waits for replicas.
+fn make_room(ctx: &Context, name: &RedisString, fence: u64) -> bool {
+    match content_at(ctx, name) {
+        Content::Foreign => {
+            log_foreign(ctx, name);
+            false
+        }
+        Content::Fence(stored) if stored >= fence => false,
+        Content::Fence(_) | Content::Empty => delete(ctx, name.as_slice()),
     }
 }
 
@@ -102,56 +106,99 @@ pub fn take_out() {
 pub fn take_in() {
     let ctx = api::own_context();
     api::select_db(&ctx, 0);
-    let mode = if api::is_replica() {
-        raw::REDISMODULE_READ
-    } else {
-        WRITE
-    };
+    let mut foreign = None;
     for name in names() {
-        // SAFETY: the key is closed before another one is opened, and `read` asks the server for
-        // nothing about other keys.
-        if let Some(key) = unsafe { key::open(&ctx, Str::from(&name), mode) } {
-            read(&key, mode);
+        match take(&ctx, &name) {
+            Content::Foreign => foreign = foreign.or(Some(name)),
+            Content::Empty if api::is_replica() && !api::is_clustered() => {
+                delete(&ctx, name.as_slice());
+            }
+            Content::Empty | Content::Fence(_) => {}
         }
     }
-    if api::is_replica() && !api::is_clustered() {
-        delete(&ctx, NAME);
+    if let Some(name) = foreign {
+        log_foreign(&ctx, &name);
     }
 }
 
+/// Reads the key of a name, and deletes it if it has a fence.
+fn take(ctx: &Context, name: &RedisString) -> Content {
+    // SAFETY: the key is closed before another one is opened, and `raise` asks the server for
+    // nothing about keys.
+    let Some(key) = (unsafe { key::open(ctx, Str::from(name), WRITE) }) else {
+        return Content::Empty;
+    };
+    let content = content_of(&key);
+    if let Content::Fence(fence) = content {
+        raise(ctx, fence);
+        calls::delete_key(&key);
+    }
+    content
+}
+
+fn raise(ctx: &Context, fence: u64) {
+    if !FENCES.raise_stored(fence, clock::wall_us()) {
+        let text = format!(
+            "the last fence of the loaded file, {fence}, counts as a day ahead of the clock, \
+             because it is further ahead"
+        );
+        api::log(ctx, c"warning", &text);
+    }
+}
+
+/// Logs that the last fence isn't saved. A cluster's node that finds several such keys when it
+/// loads a file logs the first.
+fn log_foreign(ctx: &Context, name: &RedisString) {
+    let text = format!(
+        "the key {} has a client's own value: the last fence isn't saved while it exists",
+        name.as_slice().escape_ascii()
+    );
+    api::log(ctx, c"warning", &text);
+}
+
 /// Replicates a deletion of the key, because a replica that has just loaded a file may have it.
+/// A client's own value stays on the replicas.
 pub fn delete_on_replicas(ctx: &Context) {
-    if let Some((name, _)) = own_key() {
-        api::select_db(ctx, 0);
+    let Some((name, _)) = own_key() else {
+        return;
+    };
+    api::select_db(ctx, 0);
+    if content_at(ctx, &name) == Content::Empty {
         propagation::replicate(ctx, c"DEL", &[Str::from(&name)]);
     }
 }
 
-fn read(key: &OpenKey, mode: u32) {
-    if kind_of(key) != raw::REDISMODULE_KEYTYPE_STRING {
-        return;
+fn content_at(ctx: &Context, name: &RedisString) -> Content {
+    // SAFETY: the key is closed before the server is asked for anything about other keys.
+    let key = unsafe { key::open(ctx, Str::from(name), WRITE) };
+    key.as_ref().map_or(Content::Empty, content_of)
+}
+
+/// Returns the content of a key, which must be open to write: a key that is opened to read counts as
+/// a miss in the server's statistics if it doesn't exist.
+fn content_of(key: &OpenKey) -> Content {
+    match calls::key_type(key) as isize {
+        raw::REDISMODULE_KEYTYPE_EMPTY => Content::Empty,
+        raw::REDISMODULE_KEYTYPE_STRING => {
+            stored_fence(key).map_or(Content::Foreign, Content::Fence)
+        }
+        _ => Content::Foreign,
     }
+}
+
+fn stored_fence(key: &OpenKey) -> Option<u64> {
+    let expiry_ms = u64::try_from(calls::get_abs_expire(key)).ok()?;
     let mut len = 0;
     let (pointer, access) = (Passed::raw(&key), raw::REDISMODULE_READ as c_int);
     // SAFETY: the key is open, and the server writes the length to `len`, a local variable.
     let text = unsafe { function!(RedisModule_StringDMA)(pointer, &raw mut len, access) };
     if text.is_null() {
-        return;
+        return None;
     }
     // SAFETY: the server returned `len` bytes, which are valid as long as the key is open and not
-    // written to. The key is open until this function returns, and is deleted after the last use.
+    // written to. The key is open until this function returns, which doesn't write to it.
     let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
-    let Some(fence) = decimal::parse(text).filter(|fence| *fence <= MAX_FENCE) else {
-        return;
-    };
-    FENCES.raise(fence);
-    if mode == WRITE {
-        calls::delete_key(key);
-    }
-}
-
-fn kind_of(key: &OpenKey) -> isize {
-    calls::key_type(key) as isize
+    fence::parse_stored(text, Some(expiry_ms))
 }
 
 /// Returns the key that this server saves and its fence. `None`: no fence was drawn yet, or this

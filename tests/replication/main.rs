@@ -6,9 +6,11 @@
 //! - `kinds`: shared locks and locks of several keys on replicas and in files
 //! - `loading`: the server while it loads a file
 //! - `clocks`: clocks that are set, or differ between servers
+//! - `last_fence`: the last fence in files, and on a replica that becomes a primary
 
 mod clocks;
 mod kinds;
+mod last_fence;
 mod loading;
 mod persistence;
 mod propagation;

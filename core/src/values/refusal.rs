@@ -128,7 +128,7 @@ impl Refusal {
             Self::Replicas => "ERR invalid replicas, must be 1 to 1000",
             Self::Within => "ERR invalid within, must be 1 to 9007199254740991 ms",
             Self::Fence => {
-                "ERR invalid fence, must be 1 to 9007199254740991 and at most a day ahead of the clock"
+                "ERR invalid fence, must be 1 to 9007199254740991 and at most 60 s ahead of the clock"
             }
             Self::Leave => "ERR invalid leave, must be 1 to 86400000 ms",
             Self::Message => "ERR invalid message, must be 0 to 1024 bytes",

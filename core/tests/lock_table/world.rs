@@ -15,7 +15,7 @@ use redis_lock_core::state::waiter::{User, Waiter, WaiterId};
 use redis_lock_core::store::{Environment, KeyState, Limits, Store};
 use redis_lock_core::table::LockTable;
 use redis_lock_core::values::data::Data;
-use redis_lock_core::values::fence::Fences;
+use redis_lock_core::values::fence::{Fences, MAX_RAISED_AHEAD_US};
 use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::lock::Stored;
@@ -221,7 +221,8 @@ impl World {
         };
         let draw = || Ok(Token::from_bits(1));
         let wall_us = self.wall_us();
-        let is_credible_fence = |fence| self.fences.is_credible(fence, wall_us);
+        let is_credible_fence =
+            |fence| self.fences.is_credible(fence, wall_us, MAX_RAISED_AHEAD_US);
         let context = ParseContext {
             db: 0,
             default_lease_ms: 1000,

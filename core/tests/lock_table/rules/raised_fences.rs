@@ -8,11 +8,11 @@
 use super::scene::play;
 use crate::world::{name, World};
 use redis_lock_core::effect::Change;
-use redis_lock_core::values::fence::MAX_AHEAD_US;
+use redis_lock_core::values::fence::MAX_RAISED_AHEAD_US;
 use redis_lock_core::values::holder::Mode;
 
 const REFUSED: &str =
-    "ERR invalid fence, must be 1 to 9007199254740991 and at most a day ahead of the clock";
+    "ERR invalid fence, must be 1 to 9007199254740991 and at most 60 s ahead of the clock";
 
 /// Returns a fence that is this much above the clock.
 fn ahead(world: &World, by: u64) -> u64 {
@@ -75,9 +75,9 @@ fn a_new_grant_of_the_same_token_is_no_raise() {
 }
 
 #[test]
-fn it_is_at_most_a_day_ahead_of_the_clock_or_was_given_before() {
+fn it_is_at_most_60_s_ahead_of_the_clock_or_was_given_before() {
     let mut world = play("ACQUIRE k a -> granted");
-    let most = ahead(&world, MAX_AHEAD_US);
+    let most = ahead(&world, MAX_RAISED_AHEAD_US);
     for (fence, answer) in [
         ("0".to_owned(), REFUSED),
         ("9007199254740992".to_owned(), REFUSED),
@@ -99,7 +99,7 @@ fn it_is_at_most_a_day_ahead_of_the_clock_or_was_given_before() {
 #[test]
 fn a_fence_too_far_ahead_is_refused_before_anything_is_looked_at() {
     let mut world = play("SET s");
-    let most = ahead(&world, MAX_AHEAD_US);
+    let most = ahead(&world, MAX_RAISED_AHEAD_US);
     assert_eq!(raise(&mut world, "EXTEND s a", most + 1), REFUSED);
     assert_eq!(raise(&mut world, "EXTEND none a", most + 1), REFUSED);
     assert_eq!(raise(&mut world, "EXTEND none a", most), "0");
@@ -109,7 +109,7 @@ fn a_fence_too_far_ahead_is_refused_before_anything_is_looked_at() {
 fn a_command_without_success_raises_nothing_not_even_the_counter() {
     let mut world = play("ACQUIRE k a -> granted\nSET s");
     let first = world.fence("k", "a");
-    let high = ahead(&world, 1_000_000_000);
+    let high = ahead(&world, 1_000_000);
     assert_eq!(raise(&mut world, "EXTEND k b", high), "0");
     assert_eq!(raise(&mut world, "EXTEND j a", high), "0");
     assert_eq!(raise(&mut world, "MEXTEND 2 k j a", high), "0");
