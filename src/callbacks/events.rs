@@ -224,8 +224,8 @@ unsafe extern "C" fn on_role_change(
         propagation::expect_replicas();
         if api::is_replica() {
             state::pending(|pending| pending.events.push(Event::Demoted));
-        } else if was_replica {
-            FENCES.promote(clock::wall_us());
+        } else if was_replica && FENCES.promote(clock::wall_us()) {
+            state::pending(|pending| pending.has_skipped_fences = true);
         }
         timer::fire_soon();
     });

@@ -146,6 +146,9 @@ fn settle_due_names(ctx: &Context) {
     if state::pending(|pending| mem::take(&mut pending.has_new_replica)) {
         fence_key::delete_on_replicas(ctx);
     }
+    if state::pending(|pending| mem::take(&mut pending.has_skipped_fences)) {
+        fence_key::replicate_counter(ctx);
+    }
     let (names, deferred) = writable::partition(due_names());
     execute::execute_background(ctx, |table, environment| {
         table.settle_due(&names, MOST_A_FIRING, environment)

@@ -22,8 +22,13 @@
 
 use std::ffi::c_int;
 
+use redis_lock_core::effect::{self, Change};
+use redis_lock_core::values::data::Data;
 use redis_lock_core::values::fence;
+use redis_lock_core::values::holder::{Holder, Mode};
+use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::slot::{self, SLOTS};
+use redis_lock_core::values::token::Token;
 use redis_module::{raw, CallOptionsBuilder, CallResult, Context, RedisString};
 
 use crate::server::calls::{self, function, OpenKey, Passed, Str};
@@ -166,6 +171,51 @@ pub fn delete_on_replicas(ctx: &Context) {
     if content_at(ctx, &name) == Content::Empty {
         propagation::replicate(ctx, c"DEL", &[Str::from(&name)]);
     }
+}
+
+/// Replicates the counter, which no effect carries after a promotion, as a grant under the key's name
+/// that ends at once. Otherwise a replica that is promoted next could give the fences that this
+/// server has given meanwhile.
+pub fn replicate_counter(ctx: &Context) {
+    let Some((name, fence)) = own_key() else {
+        return;
+    };
+    api::select_db(ctx, 0);
+    if content_at(ctx, &name) != Content::Empty {
+        return;
+    }
+    let grant = ended_grant(fence);
+    let words = effect::words(&grant).unwrap_or_default();
+    let words: Vec<RedisString> = words
+        .iter()
+        .map(|word| api::string(word.as_slice()))
+        .collect();
+    let name = Str::from(&name);
+    let grant: Vec<Str<'_>> = std::iter::once(name)
+        .chain(words.iter().map(Str::from))
+        .collect();
+    // The first DEL is for a replica that has just loaded the key.
+    propagation::replicate(ctx, c"DEL", &[name]);
+    propagation::replicate(ctx, c"LOCK.APPLY", &grant);
+    propagation::replicate(ctx, c"DEL", &[name]);
+}
+
+fn ended_grant(fence: u64) -> Change {
+    let holder = Holder {
+        token: Token::from_bits(0),
+        fence,
+        holds: 1,
+        limit: 0,
+        permits: 1,
+        deadline_ms: 0,
+        lease_ms: 1,
+        since_ms: 0,
+        client_id: 0,
+        session: SessionId::NONE,
+        data: Data::NONE,
+    };
+    let mode = Mode::Exclusive;
+    Change::Grant { mode, holder }
 }
 
 fn content_at(ctx: &Context, name: &RedisString) -> Content {

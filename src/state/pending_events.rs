@@ -87,6 +87,8 @@ pub struct Pending {
     pub undelivered: Vec<HandOver>,
     /// True if a replica has come online, which may have loaded a key that its primary lacks.
     pub has_new_replica: bool,
+    /// True if a promotion has skipped fences, which the replicas don't know.
+    pub has_skipped_fences: bool,
     /// Messages that could not be published at once.
     pub publications: Vec<Publication>,
 }

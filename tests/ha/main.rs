@@ -8,6 +8,7 @@ mod cluster;
 mod cluster_crowds;
 mod contenders;
 mod failover;
+mod fences;
 mod masters;
 mod nodes;
 mod places_program;

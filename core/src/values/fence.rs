@@ -69,11 +69,14 @@ impl Fences {
 
     /// Skips [`PROMOTION_JUMP`] fences if the counter is ahead of the clock, because this server has
     /// become a primary. Grants of the old primary that never arrived have fences among the skipped.
-    pub fn promote(&self, wall_us: u64) {
+    /// Returns true if it skipped them.
+    pub fn promote(&self, wall_us: u64) -> bool {
         let last = self.last();
-        if last > wall_us {
+        let is_ahead = last > wall_us;
+        if is_ahead {
             self.raise(last.saturating_add(PROMOTION_JUMP));
         }
+        is_ahead
     }
 
     /// Returns true if a fence from outside is credible at `wall_us`: at most `ahead_us` ahead of
@@ -165,12 +168,12 @@ mod tests {
         for (last, after) in [(0, 0), (499, 499), (500, 500), (501, 60_000_501)] {
             let fences = Fences::new();
             fences.raise(last);
-            fences.promote(500);
+            assert_eq!(fences.promote(500), after != last);
             assert_eq!(fences.last(), after);
         }
         let last = Fences::new();
         last.raise(u64::MAX);
-        last.promote(500);
+        assert!(last.promote(500));
         assert_eq!(last.last(), u64::MAX);
     }
 
