@@ -171,7 +171,7 @@ final class Lock implements \JsonSerializable
         return $this->left() > 0;
     }
 
-    /** Returns the fence of the latest grant, greater than all earlier fences, or null. */
+    /** Returns the fence of the latest grant, or null. */
     public function fence(): ?int
     {
         return $this->fence;

@@ -10,8 +10,8 @@
 //!    because the clock was set back. Bounds limit what a client can send. Without them one command
 //!    could use up the numbers that clients can represent.
 //! 5. If the counter is ahead, a lost grant of the old primary has a fence that the clock of the new
-//!    one hasn't reached. So a promotion then skips more fences than the old primary can have given
-//!    meanwhile.
+//!    one hasn't reached. So a promotion then skips as many fences as the old primary may have given
+//!    in lost grants.
 //! 6. Microseconds since 1970 fit in 53 bits until the year 2255.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ impl Fences {
         }
     }
 
-    /// Returns the next fence, which is greater than all fences before it.
+    /// Returns the next fence, which is greater than all that this counter has given or seen.
     pub fn next(&self, wall_us: u64) -> u64 {
         let rise = |last: u64| wall_us.max(last.saturating_add(1));
         let before = self

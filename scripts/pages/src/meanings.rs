@@ -181,7 +181,7 @@ const MEANINGS: &[Meaning] = &[
         argument: "FENCE",
         verbs: &["EXTEND"],
         default: "the grant keeps its fence",
-        range: "1 to a day ahead of the clock, in microseconds since 1970",
+        range: "1 to 60 s ahead of the clock, in microseconds since 1970",
         text: "Raises the fence of the grant to that number if it is lower, and the server's \
                counter to at least that number. A number that isn't above the counter is always \
                in range.",
