@@ -182,6 +182,53 @@ fn a_user_sees_the_keys_that_it_may_read() {
 }
 
 #[test]
+fn a_key_that_a_client_waits_for_outlasts_refused_ones() {
+    let server = Server::start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let mut waiter = server.waiter("LOCK.WAIT k b");
+    for key in 0..300 {
+        server.call(format!("LOCK.ACQUIRE k{key} a {LONG}")).grant();
+        server.call(format!("LOCK.ACQUIRE k{key} b")).nil();
+    }
+    assert_eq!(counts(&server, "k"), [1, 1, 0, 0]);
+    assert_eq!(server.call("LOCK.RELEASE k a").int(), 1);
+    waiter.recv().grant();
+    assert_eq!(counts(&server, "k"), [0, 1, 0, 1]);
+}
+
+/// The module would keep the names of counted keys for two minutes, whatever frees the locks.
+#[test]
+fn a_key_of_more_than_1024_bytes_is_never_listed() {
+    let server = Server::start();
+    let [longest, too_long] = [1024, 1025].map(|len| "k".repeat(len));
+    let mut waiters = Vec::new();
+    for key in [&longest, &too_long] {
+        server.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
+        server.call(format!("LOCK.ACQUIRE {key} b")).nil();
+        waiters.push(server.waiter(format!("LOCK.WAIT {key} c")));
+    }
+    let _both = server.waiter(format!("LOCK.MWAIT 2 {too_long} short d"));
+    assert_eq!(keys(server.call("LOCK.HOT COUNT 128")), [&longest, "short"]);
+    let bytes = || -> u64 {
+        let info = server.call("INFO lock").text();
+        let field = info
+            .lines()
+            .find_map(|line| line.strip_prefix("lock_bytes:"));
+        field.expect("a field").parse().expect("a number")
+    };
+    let before = bytes();
+    let megabyte = "m".repeat(1 << 20);
+    for number in 0..4 {
+        let key = format!("{megabyte}{number}");
+        server.call(format!("LOCK.ACQUIRE {key} a {LONG}")).grant();
+        server.call(format!("LOCK.ACQUIRE {key} b")).nil();
+        server.call(format!("LOCK.RELEASE {key} a")).int();
+    }
+    let kept = bytes().saturating_sub(before);
+    assert!(kept < 1 << 20, "{kept} bytes");
+}
+
+#[test]
 fn hot_works_in_a_transaction_and_in_scripts() {
     let server = Server::start();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();

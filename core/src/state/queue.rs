@@ -315,6 +315,11 @@ impl Queues {
         self.queues.contains_key(name)
     }
 
+    /// Returns the number of queues that were removed since the module was loaded.
+    pub const fn removals(&self) -> u64 {
+        self.removals
+    }
+
     /// Returns every name that has a queue.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &Name> {
         self.queues.keys()

@@ -21,7 +21,8 @@ impl WaitQueues {
             return;
         };
         if self.queues.head(queue).is_some() || self.queues.first(queue).is_some() {
-            self.contention.end_hold(name, held_ms, tx.steady_ms());
+            self.contention
+                .end_hold(name, held_ms, tx.steady_ms(), &self.queues);
         }
     }
 
@@ -92,7 +93,7 @@ impl WaitQueues {
     pub(super) fn end_places(&mut self, now_ms: u64) {
         for place in self.queues.places() {
             self.contention
-                .end_wait(&place.names, place.since_ms, now_ms);
+                .end_wait(&place.names, place.since_ms, now_ms, &self.queues);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use foldhash::{HashMap, HashMapExt};
 
 use super::lock_table::LockTable;
-use crate::state::contention::Counts;
+use crate::state::contention::{is_counted, Counts};
 use crate::values::name::Name;
 
 /// The contention of a name in this minute and the one before.
@@ -73,7 +73,8 @@ impl LockTable {
             counted.entry(name).or_default().add(counts);
         }
         let mut names = Vec::new();
-        for (name, queue) in self.wait_queues.queues.by_name() {
+        let queues = self.wait_queues.queues.by_name();
+        for (name, queue) in queues.filter(|(name, _)| is_counted(name)) {
             let (mut counts, mut waiters) = (counted.get(name).copied().unwrap_or_default(), 0);
             for waiter in queue {
                 counts.add_wait(now_ms.saturating_sub(waiter.since_ms));

@@ -133,11 +133,12 @@ impl LockTable {
     /// Returns the name to settle. Returns `None` for a waiter for several names. That waiter is
     /// gone at once too, but its names fall due in parts.
     pub fn leave(&mut self, waiter_id: WaiterId, position: Position, left_ms: u64) -> Option<Name> {
-        let wait_queues = &mut self.wait_queues;
-        let waiter = wait_queues.queues.waiter_at(position, waiter_id)?;
-        let (names, since_ms) = (&waiter.names, waiter.since_ms);
-        wait_queues.contention.end_wait(names, since_ms, left_ms);
-        wait_queues.queues.leave(position)
+        let WaitQueues {
+            queues, contention, ..
+        } = &mut self.wait_queues;
+        let waiter = queues.waiter_at(position, waiter_id)?;
+        contention.end_wait(&waiter.names, waiter.since_ms, left_ms, queues);
+        queues.leave(position)
     }
 
     /// Like [`LockTable::leave`], for a waiter whose connection was lost at `lost_ms` on the steady
@@ -257,11 +258,15 @@ impl LockTable {
             if left.len() >= most {
                 break;
             }
-            for waiter in wait_queues.queues.drop_places_at(name, most) {
-                let Waiter {
-                    names, since_ms, ..
-                } = waiter;
-                wait_queues.contention.end_wait(&names, since_ms, now_ms);
+            let dropped: Vec<Waiter> = wait_queues.queues.drop_places_at(name, most).collect();
+            for Waiter {
+                names, since_ms, ..
+            } in dropped
+            {
+                let queues = &wait_queues.queues;
+                wait_queues
+                    .contention
+                    .end_wait(&names, since_ms, now_ms, queues);
                 left.extend_from_slice(names.as_slice());
             }
             if !wait_queues.queues.has_queue(name) {

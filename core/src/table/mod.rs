@@ -223,9 +223,12 @@ impl WaitQueues {
     ) {
         match answer {
             Ok(Answer::Queued(Enqueued::New, _) | Answer::Place(_, Enqueued::New)) => {
-                self.contention.begin_wait(names, tx.steady_ms());
+                self.contention
+                    .begin_wait(names, tx.steady_ms(), &self.queues);
             }
-            Ok(Answer::NotNow) => self.contention.refuse(names, tx.steady_ms()),
+            Ok(Answer::NotNow) => {
+                self.contention.refuse(names, tx.steady_ms(), &self.queues);
+            }
             Ok(_) => {}
             Err(why) => self.count_refusal(*why),
         }

@@ -467,7 +467,7 @@ impl WaitQueues {
         let since_ms = waiter.since_ms;
         self.times.waits.record(granted_ms.saturating_sub(since_ms));
         self.contention
-            .end_wait(&waiter.names, since_ms, granted_ms);
+            .end_wait(&waiter.names, since_ms, granted_ms, &self.queues);
         if let WaiterKind::Place(place) = &waiter.kind {
             cold_path();
             self.hand_over_to_place(place, &waiter, kept_fence, tx);
@@ -570,7 +570,8 @@ impl WaitQueues {
         // The newer wait goes on from the beginning of this one.
         if outcome != TAKEN_OVER {
             let (names, since_ms) = (&waiter.names, waiter.since_ms);
-            self.contention.end_wait(names, since_ms, tx.steady_ms());
+            self.contention
+                .end_wait(names, since_ms, tx.steady_ms(), &self.queues);
         }
         if outcome == Outcome::TimedOut {
             match waiter.kind {

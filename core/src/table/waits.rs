@@ -116,7 +116,8 @@ impl WaitQueues {
             self.end_older_wait(older, tx);
             let now_ms = tx.steady_ms();
             let since_ms = since_ms.unwrap_or(now_ms);
-            self.contention.end_wait(names, since_ms, now_ms);
+            self.contention
+                .end_wait(names, since_ms, now_ms, &self.queues);
         }
         let to = Grantee::Client(wait.caller.client_id);
         self.grant(names, request, kept_fence, to, tx)

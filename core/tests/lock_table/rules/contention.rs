@@ -4,7 +4,10 @@
 //! - A holder that goes while a waiter waits is counted, by whatever way it goes.
 //! - The counts are those of this minute and of the one before, and belong to the name.
 
-use redis_lock_core::state::contention::MOST_NAMES;
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use redis_lock_core::state::contention::{MOST_KEY_BYTES, MOST_NAMES};
 use redis_lock_core::values::name::Name;
 
 use super::scene::{assert_hot, play, scenes};
@@ -564,6 +567,122 @@ fn a_minute_counts_the_names_that_were_waited_for_longest() {
     assert_hot(&world, "k0", "waiters 1 waits 1 refused 0");
 }
 
+/// Takes a key and has another token refused it once.
+fn refuse_once(world: &mut World, key: &str) {
+    world.say(&format!("ACQUIRE {key} h PX 900000"));
+    assert_eq!(world.say(&format!("ACQUIRE {key} w")), "nil");
+}
+
+#[test]
+fn a_name_that_is_waited_for_is_replaced_last() {
+    let mut world = play(
+        "ACQUIRE k h PX 900000 -> granted
+        WAIT k w -> waits
+        +402",
+    );
+    for other in 0..2 * MOST_NAMES {
+        refuse_once(&mut world, &format!("k{other}"));
+    }
+    assert_hot(&world, "k", "waits 1 waiters 1 waited-ms 402");
+    assert_eq!(hottest(&world, 1000).len(), MOST_NAMES);
+    world.say("RELEASE k h");
+    assert_hot(&world, "k", "waits 1 grants 1 held-ms 402 waited-ms 402");
+}
+
+#[test]
+fn a_name_that_was_refused_while_it_was_waited_for_is_replaced_last() {
+    let mut world = play(
+        "ACQUIRE k h PX 900000 -> granted
+        WAIT k w -> waits
+        +120000
+        ACQUIRE k x -> nil",
+    );
+    for other in 0..2 * MOST_NAMES {
+        refuse_once(&mut world, &format!("k{other}"));
+    }
+    assert_hot(&world, "k", "refused 1 waits 0 waiters 1");
+}
+
+/// Plays a wait at each of as many keys as a minute counts, the first of them the longest.
+fn all_waited_for() -> World {
+    let mut world = World::new();
+    for key in 0..MOST_NAMES {
+        world.say(&format!("ACQUIRE k{key} h PX 900000"));
+        world.say(&format!("WAIT k{key} w{key}"));
+        world.pass_ms(1);
+    }
+    world
+}
+
+#[test]
+fn of_names_that_are_all_waited_for_the_least_waited_one_goes() {
+    let mut world = all_waited_for();
+    let last = format!("k{}", MOST_NAMES - 1);
+    refuse_once(&mut world, "new");
+    assert_hot(&world, &last, "waits 0 waiters 1");
+    // The new one is waited for by nobody, so it goes next.
+    refuse_once(&mut world, "newer");
+    assert_hot(&world, "new", "nothing");
+    assert_hot(&world, "newer", "refused 1");
+    world.say("ACQUIRE newest h PX 900000");
+    world.say("WAIT newest w");
+    assert_hot(&world, "newer", "nothing");
+    assert_hot(&world, "newest", "waits 1 waiters 1");
+    for key in 0..MOST_NAMES - 1 {
+        assert_hot(&world, &format!("k{key}"), "waits 1 waiters 1");
+    }
+}
+
+#[test]
+fn several_waiters_of_a_name_count_together() {
+    let mut world = all_waited_for();
+    let last = format!("k{}", MOST_NAMES - 1);
+    for waiter in 0..3 {
+        world.say(&format!("WAIT {last} x{waiter}"));
+    }
+    world.pass_ms(1);
+    refuse_once(&mut world, "new");
+    assert_hot(&world, &last, "waits 4 waiters 4");
+    let before = format!("k{}", MOST_NAMES - 2);
+    assert_hot(&world, &before, "waits 0 waiters 1");
+}
+
+#[test]
+fn a_name_that_is_no_longer_waited_for_goes_first() {
+    let mut world = all_waited_for();
+    world.say("CANCEL k7 w7");
+    world.say("CANCEL k3 w3");
+    world.pass_ms(1);
+    let three = format!("waits 1 waiters 0 waited-ms {}", MOST_NAMES - 3);
+    assert_hot(&world, "k3", &three);
+    refuse_once(&mut world, "new1");
+    assert_hot(&world, "k3", &three);
+    assert_hot(&world, "k7", "nothing");
+    world.say("ACQUIRE new2 h PX 900000");
+    world.say("WAIT new2 w");
+    assert_hot(&world, "new1", "nothing");
+    assert_hot(&world, "k3", &three);
+    refuse_once(&mut world, "new3");
+    assert_hot(&world, "k3", "nothing");
+}
+
+#[test]
+fn a_long_key_is_neither_counted_nor_listed() {
+    let mut world = World::new();
+    let (longest, too_long) = ("k".repeat(MOST_KEY_BYTES), "k".repeat(MOST_KEY_BYTES + 1));
+    for key in [&longest, &too_long] {
+        refuse_once(&mut world, key);
+        world.say(&format!("WAIT {key} w"));
+    }
+    world.say(&format!("MWAIT 2 j {too_long} x"));
+    world.pass_ms(5);
+    assert_hot(&world, &longest, "waits 1 refused 1 waiters 1 waited-ms 5");
+    assert_hot(&world, &too_long, "nothing");
+    assert_hot(&world, "j", "waits 1 waiters 1 waited-ms 5");
+    world.say(&format!("RELEASE {too_long} h"));
+    assert_hot(&world, &too_long, "nothing");
+}
+
 /// The lock that was recorded in the same operation is newer than the one that was read.
 #[test]
 fn a_hold_that_began_while_settling_has_not_ended() {
@@ -578,4 +697,82 @@ fn a_hold_that_began_while_settling_has_not_ended() {
     world.pass_ms(0);
     assert_eq!(world.holders("y"), ["a#1"]);
     assert_hot(&world, "y", "grants 0 waits 2");
+}
+
+/// The time waited in ended waits, the refusals, and the arrival of a key.
+type Counts = (u64, u64, usize);
+
+/// A model of the names that a minute counts, all of whose waits are cancelled or go on.
+#[derive(Default)]
+struct Counted {
+    keys: BTreeMap<usize, Counts>,
+    /// The beginnings of the waits that go on.
+    waiting: BTreeMap<usize, Vec<u64>>,
+    arrivals: usize,
+}
+
+impl Counted {
+    fn count(&mut self, key: usize, now_ms: u64, waited_ms: u64, refused: u64) {
+        if !self.keys.contains_key(&key) && self.keys.len() == MOST_NAMES {
+            let rank = |(key, counts): (&usize, &Counts)| {
+                let (waited_ms, refused, arrival) = *counts;
+                let waits = self.waiting.get(key).into_iter().flatten();
+                let going_on: u64 = waits.clone().map(|since_ms| now_ms - since_ms).sum();
+                let is_waited_for = waits.count() > 0;
+                (is_waited_for, waited_ms + going_on, refused, arrival, *key)
+            };
+            let (.., least) = self.keys.iter().map(rank).min().expect("a key");
+            self.keys.remove(&least);
+        }
+        self.arrivals += 1;
+        let counts = self.keys.entry(key).or_insert((0, 0, self.arrivals));
+        counts.0 += waited_ms;
+        counts.1 += refused;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn the_names_to_replace_are_those_of_a_naive_model(
+        steps in proptest::collection::vec((0..300_usize, 0..10_u8), 1..2000),
+    ) {
+        let (mut world, mut counted) = (World::new(), Counted::default());
+        for key in 0..300 {
+            world.say(&format!("ACQUIRE k{key} h PX 900000"));
+        }
+        world.pass_ms(60_000 - world.now_ms % 60_000);
+        for (key, step) in steps {
+            world.pass_ms(1);
+            let now_ms = world.now_ms;
+            let waits = counted.waiting.entry(key).or_default();
+            match step {
+                0..5 => {
+                    world.say(&format!("WAIT k{key} w{now_ms}"));
+                    waits.push(now_ms);
+                    counted.count(key, now_ms, 0, 0);
+                }
+                5 => {
+                    world.say(&format!("ACQUIRE k{key} x"));
+                    counted.count(key, now_ms, 0, 1);
+                }
+                _ => {
+                    let Some(since_ms) = waits.pop() else { continue };
+                    world.say(&format!("CANCEL k{key} w{since_ms}"));
+                    counted.count(key, now_ms, now_ms - since_ms, 0);
+                }
+            }
+        }
+        let now_ms = world.now_ms;
+        for hot in world.table.hottest(usize::MAX, now_ms, |_| true) {
+            let key = String::from_utf8_lossy(&hot.name.key()[1..]).parse().expect("a number");
+            let waits = counted.waiting.get(&key).into_iter().flatten();
+            let going_on: u64 = waits.map(|since_ms| now_ms - since_ms).sum();
+            let (waited_ms, refused, _) = counted.keys.remove(&key).unwrap_or_default();
+            prop_assert_eq!(hot.counts.waited_ms, waited_ms + going_on, "{}", key);
+            prop_assert_eq!(hot.counts.refused, refused, "{}", key);
+        }
+        prop_assert!(counted.keys.is_empty());
+    }
 }
