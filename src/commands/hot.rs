@@ -1,5 +1,7 @@
 //! `LOCK.HOT`: replies the keys that are waited for most.
 
+use std::collections::HashMap;
+
 use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Syntax};
 use redis_lock_core::table::HotName;
@@ -36,7 +38,11 @@ impl Command for Hot {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let now_ms = clock::steady_ms();
         let caller = Caller::of(ctx);
-        let may_read = |name: &Name| caller.may_look_at(name.db) && caller.may_read(name.key());
+        let mut dbs = HashMap::new();
+        let may_read = |name: &Name| {
+            let may_look = dbs.entry(name.db);
+            *may_look.or_insert_with(|| caller.may_look_at(name.db)) && caller.may_read(name.key())
+        };
         let hottest = state::look(|table| table.hottest(most, now_ms, may_read));
         let hottest = hottest.ok_or(Refusal::Reentered)?;
         reply::array(ctx, hottest.len());

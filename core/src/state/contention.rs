@@ -44,6 +44,16 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// The counts of a name without contention.
+    pub const NONE: Self = Self {
+        waits: 0,
+        refused: 0,
+        waited_ms: 0,
+        longest_wait_ms: 0,
+        grants: 0,
+        held_ms: 0,
+    };
+
     /// Adds the counts of another span of time.
     pub fn add(&mut self, other: &Self) {
         self.waits += other.waits;

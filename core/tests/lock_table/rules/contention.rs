@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use redis_lock_core::budget::MOST_NAMES_CHECKED;
 use redis_lock_core::state::contention::{MOST_KEY_BYTES, MOST_NAMES};
 use redis_lock_core::values::name::Name;
 
@@ -526,6 +527,28 @@ fn the_hottest_name_comes_first() {
     let readable = world.table.hottest(2, world.now_ms, shown);
     let keys: Vec<&[u8]> = readable.iter().map(|it| it.name.key()).collect();
     assert_eq!(keys, [b"e", b"a"]);
+}
+
+#[test]
+fn rights_are_checked_for_the_hottest_names_only() {
+    let mut world = World::new();
+    for key in 0..=MOST_NAMES_CHECKED {
+        world.say(&format!("ACQUIRE k{key:05} h PX 900000"));
+        world.say(&format!("QUEUE k{key:05} w KEEP 900000"));
+        if key == 0 || key == MOST_NAMES_CHECKED - 1 {
+            world.pass_ms(1);
+        }
+    }
+    let mut checked = Vec::new();
+    let nothing = world.table.hottest(16, world.now_ms, |name| {
+        checked.push(name.clone());
+        false
+    });
+    assert!(nothing.is_empty());
+    assert_eq!(checked.len(), MOST_NAMES_CHECKED);
+    assert_eq!(checked[0].key(), b"k00000");
+    let coldest = world::name(&format!("k{MOST_NAMES_CHECKED:05}"));
+    assert!(!checked.contains(&coldest));
 }
 
 #[test]
