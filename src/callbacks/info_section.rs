@@ -12,6 +12,7 @@ use redis_module::{raw, Context};
 
 use crate::server::boundary;
 use crate::server::calls::{self, function, Lent, Passed};
+use crate::server::clock;
 use crate::state::entered::{self, Entered};
 use crate::state::{self, BYTES, FENCES, LOCKS};
 
@@ -54,6 +55,7 @@ struct Facts {
     waiters: usize,
     left: usize,
     places: usize,
+    oldest_wait_ms: u64,
     sessions: usize,
     counters: Counters,
     waits: Spread,
@@ -96,6 +98,7 @@ impl Facts {
             waiters: table.queues().blocked_len(),
             places: table.queues().place_count(),
             left: table.leave_marks().len(),
+            oldest_wait_ms: table.queues().oldest_wait_ms(clock::steady_ms()),
             sessions: table.sessions().len(),
             counters: *table.counters(),
             waits,
@@ -125,11 +128,12 @@ impl Section<'_> {
             ..
         } = facts;
         let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
-        let fields: [(&CStr, u64); 37] = [
+        let fields: [(&CStr, u64); 38] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", facts.waiters as u64),
             (c"places", facts.places as u64),
             (c"left", facts.left as u64),
+            (c"oldest_wait_ms", facts.oldest_wait_ms),
             (c"sessions", facts.sessions as u64),
             (c"bytes", BYTES.load(Ordering::Relaxed)),
             (c"deferred", deferred as u64),

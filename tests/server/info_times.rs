@@ -47,6 +47,35 @@ fn assert_lost(server: &Server, before: [u64; 3], expected: [u64; 3], what: &str
 }
 
 #[test]
+fn the_oldest_wait_is_the_one_that_has_gone_on_longest() {
+    let server = Server::start();
+    let oldest = || -> i64 {
+        let value = server.info("lock", "lock_oldest_wait_ms");
+        value.parse().expect("a number")
+    };
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    assert_eq!(oldest(), 0);
+    let mut first = server.waiter("LOCK.WAIT k b");
+    until("it has waited", || oldest() >= 50);
+    server.call("LOCK.QUEUE k c KEEP 60000").int();
+    // It goes to the back, and its wait goes on.
+    let _again = server.waiter("LOCK.WAIT k b SHARED");
+    first.recv().error();
+    assert!(oldest() >= 50);
+    let waits_for_ms = |place: usize| {
+        let queue = server.lock_info("k").expect("a lock").queue;
+        queue[place].int("waiting-ms")
+    };
+    for (place, what) in [(1, "the repeated wait"), (0, "the place")] {
+        let (before, now, after) = (waits_for_ms(place), oldest(), waits_for_ms(place));
+        assert!((before..=after).contains(&now), "{what}: {now}");
+        server.call("LOCK.CANCEL k b").int();
+    }
+    assert_eq!(server.call("LOCK.CANCEL k c").int(), 1);
+    assert_eq!(oldest(), 0);
+}
+
+#[test]
 fn a_histogram_has_a_number_for_each_bound_and_all_of_them_rise() {
     let server = Server::start();
     for field in ["wait_ms", "hold_ms", "lost_hold_ms"] {

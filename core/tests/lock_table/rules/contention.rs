@@ -504,6 +504,29 @@ fn places_that_move_to_another_server_end() {
 }
 
 #[test]
+fn the_oldest_wait_is_one_that_is_not_over() {
+    let mut world = World::new();
+    let oldest_ms = |world: &World| world.table.queues().oldest_wait_ms(world.now_ms);
+    for (line, after_ms, expected_ms) in [
+        ("ACQUIRE k a PX 9000", 5, 0),
+        ("WAIT k b KEEP 100", 0, 0),
+        ("QUEUE j a", 5, 5),
+        ("ACQUIRE k c", 0, 5),
+        ("QUEUE k d KEEP 200", 5, 10),
+        ("WAIT k b SHARED KEEP 300", 1, 11),
+        ("CANCEL k b", 1, 7),
+    ] {
+        world.say(line);
+        world.pass_ms(after_ms);
+        assert_eq!(oldest_ms(&world), expected_ms, "{line}");
+    }
+    world.say("WAIT k e");
+    // The timer is late.
+    world.now_ms += 1000;
+    assert_eq!(oldest_ms(&world), 1000);
+}
+
+#[test]
 fn the_hottest_name_comes_first() {
     let mut world = play(
         "ACQUIRE a h PX 9000 -> granted
