@@ -23,7 +23,7 @@ use Line::{Synopsis, Text};
 const ONE: Option<Keys> = Some(Keys::One);
 const MANY: Option<Keys> = Some(Keys::Many);
 
-const LINES: [Line; 32] = [
+const LINES: [Line; 33] = [
     Synopsis(&syntax::ACQUIRE, ONE),
     Text("    Grant the lock now, [token, fence], or answer nil. Token *: the server draws one."),
     Synopsis(&syntax::WAIT, ONE),
@@ -51,8 +51,9 @@ const LINES: [Line; 32] = [
     Synopsis(&syntax::WAIT, MANY),
     Synopsis(&syntax::QUEUE, MANY),
     Synopsis(&syntax::EXTEND, MANY),
-    Synopsis(&syntax::RELEASE, MANY),
     Text("    The same for several keys at once: all of them or none, one token, one fence."),
+    Synopsis(&syntax::RELEASE, MANY),
+    Text("    The same for those of the keys that the token holds: how many it has released."),
     Synopsis(&syntax::HELP, None),
     Text("    This text."),
     Text("DEL key"),

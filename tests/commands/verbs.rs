@@ -765,6 +765,13 @@ fn help_names_every_command() {
             let described = lines.iter().any(|line| line.contains(&name));
             assert!(described, "{name} isn't in {lines:#?}");
         }
+        let after = |verb: &str| {
+            let synopsis = lines.iter().position(|line| line.contains(verb));
+            lines[synopsis.expect("a synopsis") + 1].as_str()
+        };
+        assert!(after("LOCK.MEXTEND").contains("all of them or none"));
+        // LOCK.MRELEASE releases those that the token holds.
+        assert!(after("LOCK.MRELEASE").contains("those of the keys"));
     }
 }
 
