@@ -176,6 +176,65 @@ fn info_tells_of_a_free_lock_that_somebody_waits_for() {
     assert_eq!(server.call("EXISTS free").int(), 0);
 }
 
+/// Returns the replies of LOCK.INFO that follow these commands before the timer fires.
+#[track_caller]
+fn info_before_the_timer(server: &Server, commands: &[&str], infos: usize) -> Vec<LockInfo> {
+    let replies = server.call_batch(commands);
+    let infos = replies.into_iter().rev().take(infos);
+    infos
+        .map(|reply| LockInfo::of(reply.value()).expect("a lock"))
+        .collect()
+}
+
+#[test]
+fn info_leaves_out_waits_whose_time_is_over() {
+    let server = Server::builder().config("enable-debug-command yes").start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let _blocked = server.waiter("LOCK.WAIT k blocked BLOCK 200");
+    let absent = server.waiter("LOCK.WAIT k absent KEEP 200");
+    absent.close();
+    until("it is absent", || {
+        let queue = server.lock_info("k").expect("a lock").queue;
+        queue
+            .iter()
+            .all(|waiter| waiter.text("token") != "absent" || waiter.text("kind") == "absent")
+    });
+    let commands = [
+        "LOCK.QUEUE k place KEEP 20",
+        "LOCK.QUEUE k stays KEEP 60000",
+        "DEBUG SLEEP 0.4",
+        "LOCK.INFO k",
+        "LOCK.INFO k WAITERS 1",
+    ];
+    for info in info_before_the_timer(&server, &commands, 2) {
+        assert_eq!(info.queue_tokens(), ["stays"]);
+        assert!((1..=4).contains(&info.waiters), "{}", info.waiters);
+    }
+    until("the timer has removed them", || {
+        server.lock_info("k").is_some_and(|info| info.waiters == 1)
+    });
+}
+
+#[test]
+fn info_tells_of_a_lock_whose_lease_ended_as_free_until_it_is_granted() {
+    let server = Server::builder().config("enable-debug-command yes").start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let commands = [
+        "LOCK.QUEUE k b KEEP 60000",
+        "LOCK.EXTEND k a PX 20",
+        "DEBUG SLEEP 0.1",
+        "LOCK.INFO k",
+    ];
+    let info = info_before_the_timer(&server, &commands, 1).remove(0);
+    assert_eq!((info.mode.as_str(), info.waiters), ("free", 1));
+    assert!(info.holders.is_empty());
+    assert_eq!(info.queue_tokens(), ["b"]);
+    until("it is granted", || {
+        let info = server.lock_info("k").expect("a lock");
+        info.holder_tokens() == ["b"] && info.waiters == 0
+    });
+}
+
 #[test]
 fn info_tells_which_holders_are_tied() {
     let server = Server::start();

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{ensure, Result};
+use redis::Value;
 
 use crate::report::Score;
 use crate::stage::{beside_ping, Stage, LONG};
@@ -14,6 +15,9 @@ const BOUND_MS: f64 = 50.0;
 /// Bound of the server's processor time for a holder's repeat, in microseconds. The time of a round
 /// trip depends on the machine: if it is busy, two SETs differ by more than this bound.
 const REPEAT_BOUND_US: f64 = 50.0;
+
+/// Bound of the server's processor time for one holder that LOCK.INFO shows, in microseconds.
+const INFO_BOUND_US: f64 = 3.0;
 
 const REPEATS: usize = 10_000;
 
@@ -40,6 +44,18 @@ pub fn play(stage: &Stage, score: &mut Score) -> Result<()> {
         &format!("{holders} holders of one lock: a repeat by one in the middle"),
         took.as_secs_f64() * 1e6 / REPEATS as f64,
         REPEAT_BOUND_US,
+        "us of the server, each",
+    );
+
+    let before = asker.server_cpu()?;
+    let Value::Array(_) = client.call("LOCK.INFO k")? else {
+        anyhow::bail!("no lock");
+    };
+    let took = asker.server_cpu()? - before;
+    score.at_most(
+        &format!("{holders} holders of one lock: asked of LOCK.INFO"),
+        took.as_secs_f64() * 1e6 / holders as f64,
+        INFO_BOUND_US,
         "us of the server, each",
     );
 
