@@ -332,19 +332,39 @@ fn an_older_replica_lacks_a_grant_with_data_until_the_data_is_gone() {
 }
 
 #[test]
-fn an_older_replica_of_a_primary_with_data_ends_at_its_full_synchronisation() {
+fn an_older_replica_that_becomes_primary_grants_what_it_lacks() {
     let primary = Server::start();
-    make_data(&primary);
+    let replica = Server::builder().module(&old()).start();
+    replica.replica_of(&primary);
+    let acquire = format!("LOCK.ACQUIRE data a {LONG} DATA why");
+    let lost = primary.call(acquire).grant();
+    replica.until_in_step(&primary);
+    replica.call("REPLICAOF NO ONE").okay();
+    let granted = replica.call(format!("LOCK.ACQUIRE data b {LONG}")).grant();
+    assert!(granted.fence > lost.fence);
+}
+
+/// Starts a replica with a build. Returns its log when it has ended.
+#[track_caller]
+fn log_of_ended_replica(build: PathBuf, primary: &Server) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let plan = Plan {
-        module: Some(old()),
+        module: Some(build),
         ..Plan::new(&server_binary())
     };
     let replica = Process::start(plan, folder.path()).expect("a server");
     let follow = format!("REPLICAOF 127.0.0.1 {}", primary.port());
     Client::connect(replica.port()).call(follow).okay();
     eventually("the replica ends", || replica.ended().expect("a child"));
-    assert!(replica.log().contains("redislock"), "{}", replica.log());
+    replica.log()
+}
+
+#[test]
+fn an_older_replica_of_a_primary_with_data_ends_at_its_full_synchronisation() {
+    let primary = Server::start();
+    make_data(&primary);
+    let log = log_of_ended_replica(old(), &primary);
+    assert!(log.contains("redislock"), "{log}");
 }
 
 /// The order that docs/operate/upgrade-remove.md gives.
@@ -382,18 +402,50 @@ fn a_raised_fence_is_carried_to_an_older_build() {
     assert!(primary.call("LOCK.ACQUIRE j b").grant().fence > raised);
 }
 
-/// FENCE can leave two shared holders with one fence, which an older build refuses.
+/// Makes two shared holders with one fence, which an older build refuses.
+#[track_caller]
+fn make_equal_fences(server: &Server) {
+    server
+        .call(format!("LOCK.ACQUIRE k a {LONG} SHARED"))
+        .grant();
+    let second = format!("LOCK.ACQUIRE k b {LONG} SHARED");
+    let fence = server.call(second).grant().fence;
+    let extend = format!("LOCK.EXTEND k a FENCE {fence}");
+    assert_eq!(server.call(extend).int(), 1);
+}
+
 #[test]
 fn an_older_build_refuses_two_holders_with_one_fence() {
     let (from, to) = (Server::start(), Server::builder().module(&old()).start());
-    from.call(format!("LOCK.ACQUIRE k a {LONG} SHARED")).grant();
-    let second = from.call(format!("LOCK.ACQUIRE k b {LONG} SHARED")).grant();
-    let extend = format!("LOCK.EXTEND k a FENCE {}", second.fence);
-    assert_eq!(from.call(extend).int(), 1);
+    make_equal_fences(&from);
     let dump = from.call("DUMP k").bytes();
     let restore: [&[u8]; 4] = [b"RESTORE", b"k", b"0", &dump];
     let refused = to.call(&restore).error();
     assert!(refused.contains("Bad data format"), "{refused}");
+}
+
+#[test]
+fn an_older_replica_applies_two_equal_fences_and_cannot_load_them() {
+    let primary = Server::start();
+    let mut replica = Server::builder().module(&old()).start();
+    replica.replica_of(&primary);
+    make_equal_fences(&primary);
+    replica.until_in_step(&primary);
+    let fences = |server: &Server| {
+        let holders = server.known_lock("k").holders;
+        holders
+            .iter()
+            .map(|it| it.int("fence"))
+            .collect::<Vec<i64>>()
+    };
+    assert_eq!(fences(&replica), fences(&primary));
+    let log = log_of_ended_replica(old(), &primary);
+    assert!(log.contains("redislock"), "{log}");
+    replica.shutdown("SAVE");
+    let refused = replica.refused_with_module(&old());
+    assert!(refused.contains("redislock"), "{refused}");
+    replica.restart_with_module(&module_path());
+    assert_eq!(fences(&replica), fences(&primary));
 }
 
 // --- a format that isn't known ------------------------------------------------------------------
@@ -478,14 +530,23 @@ fn a_dump_in_a_newer_format_is_refused() {
 fn a_replica_whose_primary_has_a_newer_format_ends_and_says_why() {
     let primary = Server::builder().module(&next()).start();
     primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-    let folder = tempfile::tempdir().expect("a folder");
-    let plan = Plan {
-        module: Some(module_path()),
-        ..Plan::new(&server_binary())
-    };
-    let replica = Process::start(plan, folder.path()).expect("a server");
-    let follow = format!("REPLICAOF 127.0.0.1 {}", primary.port());
-    Client::connect(replica.port()).call(follow).okay();
-    eventually("the replica ends", || replica.ended().expect("a child"));
-    assert!(replica.log().contains(TOLD), "{}", replica.log());
+    let log = log_of_ended_replica(module_path(), &primary);
+    assert!(log.contains(TOLD), "{log}");
+}
+
+#[test]
+fn a_replica_lacks_a_grant_whose_form_it_does_not_know_and_says_so() {
+    let primary = Server::builder().module(&next()).start();
+    let replica = Server::start();
+    replica.replica_of(&primary);
+    primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    primary.call("SET other 1").okay();
+    replica.until_in_step(&primary);
+    assert_eq!(replica.lock_info("k"), None);
+    assert_eq!(replica.call("GET other").text(), "1");
+    let log = replica.log();
+    assert!(
+        log.contains("CRITICAL") && log.contains("lock.apply"),
+        "{log}"
+    );
 }
