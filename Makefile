@@ -209,16 +209,17 @@ CARGO_DEB = cargo deb --version >/dev/null 2>&1 || \
 deb-deps:
 	@sh scripts/deps.sh deb
 
-# The module of the packages is optimized by a profile, for which a server is put under load. PROFILED= leaves that out.
+# The packages run with an older glibc than this machine's, and their module is optimized by a profile, for which a
+# server is put under load. PROFILED= leaves both out.
 PROFILED ?= yes
 packaged: run-deps build
-	@$(FOUND); PROFILED="$(PROFILED)" sh scripts/profiled.sh
+	@$(FOUND); PROFILED="$(PROFILED)" sh scripts/packaged.sh
 
-deb: deb-deps packaged cli ## build a Debian package: target/debian
+deb: deb-deps packaged ## build a Debian package: target/debian
 	@$(CARGO_DEB)
 	@sh scripts/deb.sh
 
-dist: packaged cli ## build a tarball for TARGET, by default for this machine: target/dist
+dist: packaged ## build a tarball for TARGET, by default for this machine: target/dist
 	@$(FOUND); TARGET="$(TARGET)" sh scripts/dist.sh
 
 # The tag that `make release` builds for: v and the version.
@@ -237,8 +238,8 @@ test-upgrade: test-deps build ## test upgrades from and downgrades to the build 
 	  $(NEXTEST) --test upgrade --test-threads=$(TEST_THREADS)
 
 # `make test-packages PACKAGES=content::` looks at the files alone, and needs no root.
-PACKAGES ?= content:: machine::
-test-packages: test-deps deb dist ## install the package and the tarball in a namespace as root, and run the server there
+PACKAGES ?= content:: portable:: machine::
+test-packages: test-deps deb dist cli ## install the package and the tarball in a namespace as root, and run the server there
 	@$(FOUND); $(NEXTEST) --test packages $(PACKAGES)
 
 test-bare: ## run the README's commands in a minimal Debian with Rust and make alone; needs root and debootstrap

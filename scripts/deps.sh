@@ -8,7 +8,8 @@
 #   build   cargo, a C compiler, and libclang, with which bindgen reads the server's module header
 #   run     the same, a Redis >= 7.0 or Valkey >= 8.0 server, and its command-line client
 #   test    the same, and cargo-nextest, which runs the tests
-#   deb     as run, and dpkg-shlibdeps, which finds out what the Debian package depends on, and xz, which packs it
+#   deb     as run, and dpkg-shlibdeps, which finds out what the Debian package depends on, xz, which packs it, and
+#           pip, which gets the linker of packages
 #   musl    musl-gcc, with which the module is built for musl
 #   env     prints the paths that were found, in the form of shell exports; installs nothing
 #
@@ -182,6 +183,7 @@ advice() {
     libclang) echo "libclang (Debian: libclang-dev), or set LIBCLANG_PATH${LIBCLANG_PATH:+, which is $LIBCLANG_PATH}" ;;
     server) echo "Redis >= 7.0 or Valkey >= 8.0 with its client, or set REDIS_SERVER${REDIS_SERVER:+, which is $REDIS_SERVER}" ;;
     deb) echo "dpkg-shlibdeps (Debian: dpkg-dev) and xz (Debian: xz-utils)" ;;
+    pip) echo "pip for Python 3 (Debian: python3-pip)" ;;
     musl) echo "musl-gcc (Debian: musl-tools)" ;;
   esac
 }
@@ -239,7 +241,7 @@ case ${1:-} in
   build) need_cargo; need compiler libclang ;;
   run) need_cargo; need compiler libclang server ;;
   test) need_to_test ;;
-  deb) need_cargo; need compiler libclang server deb ;;
+  deb) need_cargo; need compiler libclang server deb pip ;;
   musl) need musl ;;
   '')
     have valgrind || optional=$(packages_of valgrind)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# dist.sh   builds the module and the command redis-lock for TARGET (a target triple of rustc; by
-#           default this machine) and packs them with the documentation into a tarball, and the
-#           command alone into another one, each with its SHA-256 beside it. The manual pages and
-#           completions come from this machine's build.
+# dist.sh   packs the module and the command redis-lock for TARGET (a target triple of rustc; by
+#           default this machine) with the documentation into a tarball, and the command alone into
+#           another one, each with its SHA-256 beside it. Builds them for another target than this
+#           machine. The manual pages and completions come from this machine's build.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -16,14 +16,10 @@ out=$build/dist
 
 die() { echo "dist: $*" >&2; exit 1; }
 
-# Uses the GCC of another architecture, by Debian's name, for linking and for bindgen's headers.
-use_cross_compiler() {
-  triple=$(echo "$1" | sed 's/-unknown//')
-  command -v "$triple-gcc" >/dev/null || die "no $triple-gcc (Debian: gcc-${triple})"
-  [ -d "$(rustc --print sysroot)/lib/rustlib/$1" ] || die "no standard library for $1: rustup target add $1"
-  variable=$(echo "$1" | tr 'a-z-' 'A-Z_')
-  export "CARGO_TARGET_${variable}_LINKER=$triple-gcc"
-  export "BINDGEN_EXTRA_CLANG_ARGS=--target=$triple -I/usr/$triple/include ${BINDGEN_EXTRA_CLANG_ARGS:-}"
+build_for_glibc() {
+  [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || die "no standard library for $target: rustup target add $target"
+  sh scripts/portable.sh "$target" --release --lib
+  sh scripts/portable.sh "$target" --release --package redis-lock-cli
 }
 
 # Builds for musl: the module for the server's C library, the command without any.
@@ -35,24 +31,18 @@ build_for_musl() {
   cargo build --release --package redis-lock-cli --target "$target"
 }
 
-built=$build/release
-module=$build/release/packaged/libredis_lock.so
+built=$build/$target/release
 case $target in
-  "$host") ;;
-  *-musl) build_for_musl; built=$build/$target/release module=$build/$target/release/libredis_lock.so ;;
-  *)
-    use_cross_compiler "$target"
-    built=$build/$target/release module=$build/$target/release/libredis_lock.so
-    cargo build --release --lib --target "$target"
-    cargo build --release --package redis-lock-cli --target "$target"
-    ;;
+  "$host") built=$build/release/packaged ;;
+  *-musl) build_for_musl ;;
+  *) build_for_glibc ;;
 esac
 
 rm -rf "${out:?}/$name" "$out/$command"
 sh scripts/package-docs.sh "$out/$name"
 mkdir -p "$out/$name/scripts" "$out/$name/packaging" "$out/$command"
-cp "$module" "$built/redis-lock" "$out/$name/"
-cp -R "$build/release/share" "$out/$name/"
+cp "$built/libredis_lock.so" "$built/redis-lock" "$out/$name/"
+cp -R "$build/release/packaged/share" "$out/$name/"
 cp scripts/install.sh "$out/$name/scripts/"
 cp packaging/redis-lock.conf "$out/$name/packaging/"
 chmod 755 "$out/$name/libredis_lock.so" "$out/$name/redis-lock"

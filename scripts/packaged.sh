@@ -1,48 +1,77 @@
 #!/bin/sh
-# profiled.sh   makes the module that `make deb` and `make dist` pack: release/packaged/libredis_lock.so
-#               in the target directory. A first build runs locks under load and records which code
-#               is hot; the compiler optimizes the second build by that profile. Without rustup's
-#               llvm-tools, or if PROFILED is empty, the packages have the module of `make build`.
+# packaged.sh   makes what `make deb` and `make dist` pack, in release/packaged of the target directory: the
+#               module, and the command redis-lock with its manual pages and completions. Both run
+#               with an older glibc than this machine's (scripts/portable.sh).
+#
+# A first build of the module runs locks under load and records which code is hot; the compiler
+# optimizes the second build by that profile. That needs rustup's llvm-tools. If PROFILED is empty, or
+# on a system without glibc, the packages have what `make build cli` builds.
 set -eu
 
 cd "$(dirname "$0")/.."
 build=${CARGO_TARGET_DIR:-$PWD/target}
 out=$build/release/packaged
 profiles=$build/profiles
-mkdir -p "$out"
+host=$(rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 
-say() { echo "profiled: $*" >&2; }
-
-# The module of `make build` is the same as last time, so the sources are too.
-cmp -s "$build/release/libredis_lock.so" "$out/plain.so" && exit 0
+say() { echo "packaged: $*" >&2; }
 
 pack_plain() {
-  say "$*, so the packages have the module of make build"
+  say "$*, so the packages have what make build cli builds"
   rm -f "$out/plain.so"
-  cp "$build/release/libredis_lock.so" "$out/"
-  exit 0
+  cargo build --release --package redis-lock-cli
+  cp "$build/release/libredis_lock.so" "$build/release/redis-lock" "$out/"
 }
-
-[ -n "${PROFILED-yes}" ] || pack_plain "PROFILED is empty"
-host=$(rustc -vV 2>/dev/null | sed -n 's/^host: //p')
-case $host in *-linux-gnu) ;; *) pack_plain "no profile can be made on this system" ;; esac
-profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
-[ -x "$profdata" ] || rustup component add llvm-tools >&2 || true
-[ -x "$profdata" ] || pack_plain "there is no llvm-profdata (rustup component add llvm-tools)"
 
 # The target keeps build scripts and macros out of the profile.
-build_with() {
-  RUSTFLAGS="$1" cargo build --release --lib --target "$host" --target-dir "$build/profiled" >&2
-  built=$build/profiled/$host/release/libredis_lock.so
+build_here() { cargo build --release --target "$host" --target-dir "$build/portable" "$@" >&2; }
+
+build_portable() { sh scripts/portable.sh "$host" --release --target-dir "$build/portable" "$@" >&2; }
+
+# Prints the path of llvm-profdata. Fails if it can't be had.
+find_profdata() {
+  profdata=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
+  [ -x "$profdata" ] || rustup component add llvm-tools >&2 || true
+  [ -x "$profdata" ] && echo "$profdata"
 }
 
-say "building the module twice and running it under load, which takes some minutes"
-build_with "-Cprofile-generate=$profiles"
-rm -rf "$profiles"
-LLVM_PROFILE_FILE="$profiles/%p.profraw" cargo run --quiet --profile tool -p redis-lock-bench --bin bench -- \
-  --quick --only pair,contended --results "$profiles/bench" --module "$built" "$REDIS_SERVER" >"$profiles.log" 2>&1 ||
-  { cat "$profiles.log" >&2; say "the load failed"; exit 1; }
-"$profdata" merge --sparse -o "$profiles/merged.profdata" "$profiles"/*.profraw
-build_with "-Cprofile-use=$profiles/merged.profdata"
-cp "$built" "$out/"
-cp "$build/release/libredis_lock.so" "$out/plain.so"
+record_profile() {
+  rm -rf "$profiles"
+  LLVM_PROFILE_FILE="$profiles/%p.profraw" cargo run --quiet --profile tool -p redis-lock-bench --bin bench -- \
+    --quick --only pair,contended --results "$profiles/bench" --module "$1" "$REDIS_SERVER" >"$profiles.log" 2>&1 ||
+    { cat "$profiles.log" >&2; say "the load failed"; exit 1; }
+}
+
+build_module() {
+  built=$build/portable/$host/release/libredis_lock.so
+  if profdata=$(find_profdata); then
+    say "building the module twice and running it under load, which takes some minutes"
+    # Zig can't link the runtime of profiles.
+    RUSTFLAGS="-Cprofile-generate=$profiles" build_here --lib
+    record_profile "$built"
+    "$profdata" merge --sparse -o "$profiles/merged.profdata" "$profiles"/*.profraw
+    RUSTFLAGS="-Cprofile-use=$profiles/merged.profdata" build_portable --lib
+  else
+    say "there is no llvm-profdata (rustup component add llvm-tools), so the module has no profile"
+    build_portable --lib
+  fi
+  cp "$built" "$out/"
+}
+
+pack_portable() {
+  # If the module of `make build` is the same as last time, so are the sources.
+  if ! cmp -s "$build/release/libredis_lock.so" "$out/plain.so"; then
+    build_module
+    cp "$build/release/libredis_lock.so" "$out/plain.so"
+  fi
+  build_portable --package redis-lock-cli
+  cp "$build/portable/$host/release/redis-lock" "$out/"
+}
+
+mkdir -p "$out"
+case ${PROFILED-yes}:$host in
+  :*) pack_plain "PROFILED is empty" ;;
+  *-linux-gnu) pack_portable ;;
+  *) pack_plain "this system has no glibc" ;;
+esac
+sh scripts/command-files.sh "$out"

@@ -1,11 +1,12 @@
 //! The Debian package, the release tarball and `make install`, by the commands of docs/operate/install.md.
 //!
 //! - `content`: the files of the package and the tarball. Needs no root.
+//! - `portable`: the C library that they need, unless PROFILED is empty.
 //! - `machine`: the commands run in a disposable copy of this machine, with systemd and Debian's own
 //!   unit of the server. Needs root, systemd and Debian's redis-server.
 //! - `musl`: the module and the command that are built for musl. `make test-musl` runs it.
 //!
-//! `make test-packages` runs the first two.
+//! `make test-packages` runs all but the last.
 
 use std::env;
 use std::fs;
@@ -46,19 +47,19 @@ mod content {
         newest.unwrap_or_else(|| panic!("no {begin}*{end} in {folder}"))
     }
 
-    fn package() -> PathBuf {
+    pub fn package() -> PathBuf {
         built("debian", &format!("redis-lock_{VERSION}-"), ".deb")
     }
 
     /// Runs a program, and returns its output.
     #[track_caller]
-    fn output(command: &mut Command) -> String {
+    pub fn output(command: &mut Command) -> String {
         let output = command.output().expect("it runs");
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn unpacked_package() -> TempDir {
+    pub fn unpacked_package() -> TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         output(
             Command::new("dpkg-deb")
@@ -69,7 +70,7 @@ mod content {
         folder
     }
 
-    fn unpacked_tarball(begin: &str) -> TempDir {
+    pub fn unpacked_tarball(begin: &str) -> TempDir {
         let tarball = built(
             "dist",
             begin,
@@ -164,6 +165,64 @@ mod content {
         assert_has(&folder, &names);
         let version = output(Command::new(folder.path().join("redis-lock")).arg("--version"));
         assert_eq!(version.trim(), format!("redis-lock {VERSION}"));
+    }
+}
+
+mod portable {
+    use super::content::{output, package, unpacked_package, unpacked_tarball};
+    use super::*;
+
+    /// The C library of RHEL 8.
+    const OLDEST: [u32; 2] = [2, 28];
+
+    /// Returns the newest version of glibc that a file asks for.
+    #[track_caller]
+    fn newest_glibc(file: &Path) -> [u32; 2] {
+        let text = output(
+            Command::new("readelf")
+                .args(["--version-info", "--wide"])
+                .arg(file),
+        );
+        let versions = text.split("GLIBC_").skip(1);
+        let versions = versions.map(|rest| {
+            let numbers = rest.split(|it: char| it != '.' && !it.is_ascii_digit());
+            let mut numbers = numbers.flat_map(|it| it.split('.')).map(str::parse);
+            [(); 2].map(|()| numbers.next().expect("a number").expect("a version"))
+        });
+        versions.max().expect("a version of glibc")
+    }
+
+    #[test]
+    fn the_packages_run_with_the_c_library_of_rhel_8() {
+        let (deb, tarball) = (
+            unpacked_package(),
+            unpacked_tarball(&format!("redis-lock-{VERSION}-")),
+        );
+        let files = [
+            deb.path().join("usr/lib/redis/modules/libredis_lock.so"),
+            deb.path().join("usr/bin/redis-lock"),
+            tarball.path().join("libredis_lock.so"),
+            tarball.path().join("redis-lock"),
+        ];
+        for file in files {
+            let newest = newest_glibc(&file);
+            assert!(newest <= OLDEST, "{newest:?}: {}", file.display());
+            let needed = output(Command::new("readelf").arg("--dynamic").arg(&file));
+            assert!(!needed.contains("libgcc_s"), "{needed}");
+        }
+    }
+
+    #[test]
+    fn the_package_names_the_c_library_of_rhel_8() {
+        let depends = output(
+            Command::new("dpkg-deb")
+                .arg("-f")
+                .arg(package())
+                .arg("Depends"),
+        );
+        let [major, minor] = OLDEST;
+        let names = format!("libc6 (>= {major}.{minor})");
+        assert!(depends.contains(&names), "{depends}");
     }
 }
 

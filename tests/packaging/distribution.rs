@@ -241,7 +241,64 @@ fn lines_that_are_included_keep_the_server_from_starting_after_config_rewrite() 
     );
 }
 
+// --- a file that doesn't load -------------------------------------------------------------------
+
+/// Returns the bytes of the module, built for another machine.
+fn for_another_processor() -> Vec<u8> {
+    let mut module = fs::read(module_path()).expect("a module");
+    // The field e_machine of the ELF header: 183 is ARM64, 62 is x86-64.
+    module[18] = if cfg!(target_arch = "aarch64") {
+        62
+    } else {
+        183
+    };
+    module
+}
+
+#[test]
+fn the_log_says_why_a_file_is_not_loaded_as_troubleshooting_lists_it() {
+    let page = text_of("docs/operate/troubleshooting.md");
+    let mac = [0xcf, 0xfa, 0xed, 0xfe].repeat(1024);
+    for (bytes, mode, line) in [
+        (mac, 0o755, "invalid ELF header"),
+        (Vec::new(), 0o755, "file too short"),
+        (
+            for_another_processor(),
+            0o755,
+            "cannot open shared object file: No such file or directory",
+        ),
+        (
+            fs::read(module_path()).expect("a module"),
+            0o644,
+            "It does not have execute permissions.",
+        ),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("libredis_lock.so");
+        fs::write(&file, bytes).expect("a file");
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("a mode");
+        let load = format!("loadmodule {}", file.display());
+        let refused = Process::start(plan(vec![load]), folder.path());
+        let log = format!("{:#}", refused.err().expect("a file that isn't loaded"));
+        assert!(
+            log.contains("failed to load: ") && log.contains(line),
+            "{log}"
+        );
+        assert!(page.contains(&format!("| `{line}`")), "{line}");
+    }
+}
+
 // --- the files about packages -----------------------------------------------------------------
+
+#[test]
+fn the_documents_name_the_oldest_glibc_that_packages_run_with() {
+    let script = text_of("scripts/portable.sh");
+    let glibc = script.lines().find_map(|line| line.strip_prefix("glibc="));
+    let glibc = format!("glibc {}", glibc.expect("a version"));
+    for document in ["README.md", "docs/operate/install.md"] {
+        assert!(text_of(document).contains(&glibc), "{document}: {glibc}");
+    }
+}
 
 #[test]
 fn the_assets_of_the_package_are_there() {

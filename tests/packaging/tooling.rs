@@ -12,19 +12,26 @@ use tempfile::TempDir;
 use crate::root;
 
 /// The programs that the scripts call, besides the programs that they look for.
-const SYSTEM_PROGRAMS: [&str; 22] = [
-    "awk", "cat", "chmod", "cp", "cut", "dirname", "env", "find", "grep", "head", "install",
-    "make", "mkdir", "mktemp", "mv", "printf", "readlink", "rm", "sed", "sh", "tail", "touch",
+const SYSTEM_PROGRAMS: [&str; 23] = [
+    "awk", "cat", "chmod", "cp", "cut", "dirname", "env", "find", "grep", "gzip", "head",
+    "install", "make", "mkdir", "mktemp", "mv", "printf", "readlink", "rm", "sed", "sh", "tail",
+    "touch",
 ];
 
 const COPY: &str = r#"mkdir "$1/packaging" "$1/scripts" && cp Makefile Cargo.toml redis.conf.example "$1" &&
 cp packaging/redis-lock.conf "$1/packaging" && cp scripts/*.sh "$1/scripts""#;
 
-/// A cargo that builds an empty module, and installs empty programs.
-const CARGO: &str = r#"case $1 in
+/// A cargo that builds an empty module and a command that writes empty manual pages, and installs
+/// empty programs.
+const CARGO: &str = r#"built=$CARGO_TARGET_DIR/release
+case $* in
   --version) echo 'cargo 1.999.0 (0000000 2099-01-01)' ;;
-  install) for name; do :; done; : >"$PROGRAMS/$name"; chmod +x "$PROGRAMS/$name" ;;
-  *) mkdir -p "$CARGO_TARGET_DIR/release"; : >"$CARGO_TARGET_DIR/release/libredis_lock.so" ;;
+  install*) for name; do :; done; : >"$PROGRAMS/$name"; chmod +x "$PROGRAMS/$name" ;;
+  *redis-lock-cli)
+    mkdir -p "$built"
+    printf '#!/bin/sh\n[ "$1" != man ] || : >"$2/redis-lock.1"\n' >"$built/redis-lock"
+    chmod +x "$built/redis-lock" ;;
+  *) mkdir -p "$built"; : >"$built/libredis_lock.so" ;;
 esac"#;
 
 /// A server that prints its configuration and its arguments instead of serving.
@@ -137,7 +144,7 @@ apt-get | make      | gcc libc6-dev
 apt-get | make run  | gcc libc6-dev redis-server && { service redis-server stop
 apt-get | make test | gcc libc6-dev redis-server python3-pip
 apt-get | make deps | gcc libc6-dev redis-server valgrind python3-pip
-apt-get | make deb  | gcc libc6-dev redis-server dpkg-dev xz-utils
+apt-get | make deb  | gcc libc6-dev redis-server dpkg-dev xz-utils python3-pip
 dnf     | make test | install -y gcc valkey
 apk     | make test | gcc musl-dev valkey valkey-cli
 pacman  | make test | gcc valkey";
@@ -192,7 +199,7 @@ fn the_runner_of_the_tests_is_built_once_where_pip_has_none() {
     machine.says("make run && make test && make test", true, &[]);
     let calls = ["cargo install", "cargo nextest"].map(|call| machine.calls(call).len());
     assert_eq!(calls, [1, 2]);
-    let broken = CARGO.replace("install)", "install) exit 1 ;; never)");
+    let broken = CARGO.replace("install*)", "install*) exit 1 ;; never)");
     let machine = machine.without("cargo-nextest").program("cargo", &broken);
     machine.says(
         "make test",
@@ -255,11 +262,13 @@ fn installing_builds_nothing_and_needs_no_cargo() {
 }
 
 #[test]
-fn the_packages_have_the_built_module_where_no_profile_can_be_made() {
+fn the_packages_have_the_plain_builds_on_a_system_without_glibc() {
     let machine = Machine::new().server().program("rustc", "exit 1");
     let line = "make packaged && find target/release/packaged";
-    let why = "the packages have the module of make build";
-    machine.says(line, true, &[why, "/libredis_lock.so\n"]);
+    let files = ["/libredis_lock.so\n", "/redis-lock\n", "/redis-lock.1.gz\n"];
+    machine.says(line, true, &files);
+    let why = "the packages have what make build cli builds";
+    machine.says(line, true, &[why]);
 }
 
 #[test]
