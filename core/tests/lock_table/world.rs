@@ -300,6 +300,7 @@ impl World {
     pub fn fire(&mut self, touched: Vec<Name>) {
         self.store.touched.extend(touched);
         loop {
+            self.table.leave_marks().sweep(self.now_ms);
             self.store.settling = std::mem::take(&mut self.store.touched);
             let mut names: Vec<Name> = self.store.settling.iter().cloned().collect();
             names.extend(self.table.due_names(self.now_ms, 1000));
