@@ -8,7 +8,7 @@ use support::{server_with_holder, until, Client, Expect, Server, LONG};
 fn assert_cancelled(client: &mut Client) {
     assert_eq!(
         client.recv().error(),
-        "UNBLOCKED this wait was given up by LOCK.CANCEL"
+        "UNBLOCKED this wait was given up by LOCK.CANCEL or LEAVE"
     );
     assert_eq!(client.call("PING").text(), "PONG");
 }

@@ -604,6 +604,8 @@ fn the_documentation_has_every_option_that_is_taken_and_no_other() {
         ("REPLICAS", "REPLICAS 1"),
         ("WITHIN", "REPLICAS 1 WITHIN 5"),
         ("FENCE", "FENCE 5"),
+        ("GT", "GT"),
+        ("LEAVE", "LEAVE 5"),
         ("COUNT", "COUNT 5"),
     ];
     let all: BTreeSet<String> = options.iter().map(|(word, _)| (*word).to_owned()).collect();

@@ -470,7 +470,7 @@ struct Counts {
 }
 
 /// The fields of INFO lock that count no events: bytes and durations.
-const MEASURES: [&str; 10] = [
+const MEASURES: [&str; 11] = [
     "bytes",
     "wait_p50_ms",
     "wait_p99_ms",
@@ -481,6 +481,7 @@ const MEASURES: [&str; 10] = [
     "acknowledge_p50_ms",
     "acknowledge_p99_ms",
     "acknowledge_max_ms",
+    "oldest_wait_ms",
 ];
 
 const FIELDS: [&str; 27] = [
@@ -711,7 +712,8 @@ fn info_counts_what_is_refused() {
     server.call("LOCK.WAIT k b").error();
     counts.moved(&server, &[("deadlocks", 1)], "a second upgrade");
     let mut own = server.client();
-    own.call("LOCK.ACQUIRE own a SESSION").grant();
+    // A token of its own: one that waits elsewhere too could open the deadlock.
+    own.call("LOCK.ACQUIRE own tied SESSION").grant();
     own.call("LOCK.WAIT own b").error();
     let expected = [
         ("locks", 1),
