@@ -235,6 +235,30 @@ fn an_extension_is_replicated_as_a_grant_with_a_new_deadline() {
 }
 
 #[test]
+fn an_extension_with_gt_is_replicated_also_if_it_leaves_the_lease() {
+    let (server, mut stream, first) = primary_with_holder();
+    server.call("LOCK.EXTEND k a PX 1 GT").int();
+    assert_eq!(the_grant(&mut stream, &server), first);
+    server.call("LOCK.EXTEND k a PX 700000 GT").int();
+    let longer = the_grant(&mut stream, &server);
+    assert!(longer.deadline_ms > first.deadline_ms);
+}
+
+#[test]
+fn a_leave_is_replicated_as_a_release_of_all_holds() {
+    let (server, mut stream, _) = primary_with_holder();
+    server
+        .call(format!("LOCK.ACQUIRE k a {LONG} REENTRANT"))
+        .grant();
+    stream.lines_up_to_now(&server);
+    server.call("LOCK.RELEASE k a LEAVE 600000").int();
+    assert_eq!(stream.lines_up_to_now(&server), ["DEL k"]);
+    server.call("LOCK.RELEASE k a LEAVE 600000").int();
+    server.call("LOCK.ACQUIRE k a").error();
+    assert_nothing(&mut stream, &server, "a token that has left");
+}
+
+#[test]
 fn the_last_release_is_a_deletion() {
     for release in ["LOCK.RELEASE k a", "LOCK.RELEASE k a ALL"] {
         let (server, mut stream, _) = primary_with_holder();

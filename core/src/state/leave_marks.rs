@@ -4,8 +4,8 @@
 //! 1. A mark is a keyed hash of database, key and token, so its size does not depend on theirs. The
 //!    key is secret: a client that could choose tokens with one hash could turn others away.
 //! 2. The newest mark is the last. Beyond a limit the oldest mark goes.
-//! 3. A mark that has ended no longer counts, and a sweep removes it within [`SWEEP_MS`] and the time
-//!    that the sweep takes.
+//! 3. A mark that has ended no longer counts. A sweep removes it within ten seconds: a sweep begins
+//!    every five, and takes less than five.
 
 use std::hash::Hasher;
 
