@@ -168,8 +168,25 @@ pub fn delete_on_replicas(ctx: &Context) {
         return;
     };
     api::select_db(ctx, 0);
-    if content_at(ctx, &name) == Content::Empty {
+    if clear(ctx, &name) {
         propagation::replicate(ctx, c"DEL", &[Str::from(&name)]);
+    }
+}
+
+/// Deletes a value of the module's own form, which a client has stored in memory: a replica that loads
+/// it deletes it too. Returns false if the key has a client's own value, which stays.
+fn clear(ctx: &Context, name: &RedisString) -> bool {
+    // SAFETY: the key is closed before the server is asked for anything about other keys.
+    let Some(key) = (unsafe { key::open(ctx, Str::from(name), WRITE) }) else {
+        return true;
+    };
+    match content_of(&key) {
+        Content::Foreign => false,
+        Content::Empty => true,
+        Content::Fence(_) => {
+            calls::delete_key(&key);
+            true
+        }
     }
 }
 
@@ -181,7 +198,7 @@ pub fn replicate_counter(ctx: &Context) {
         return;
     };
     api::select_db(ctx, 0);
-    if content_at(ctx, &name) != Content::Empty {
+    if !clear(ctx, &name) {
         return;
     }
     let grant = ended_grant(fence);

@@ -218,6 +218,26 @@ fn a_forged_fence_in_the_modules_form_counts_as_a_day_ahead_at_most() {
 }
 
 /// A client's key of the module's form can't be told from the module's own.
+/// A value of the module's own form that a client stores in memory goes once a replica has loaded it, so
+/// both have the same keys.
+#[test]
+fn a_forged_fence_in_memory_goes_with_that_of_a_new_replica() {
+    let primary = server_with(&["repl-diskless-sync-delay 0"]);
+    primary.call("LOCK.ACQUIRE k a").grant();
+    let forged = hours_ahead(1);
+    let command = format!("SET {NAME} {forged} PXAT {}", expiry_ms(forged));
+    primary.call(command).okay();
+    let replica = server_with(&[]);
+    replica.replica_of(&primary);
+    until("neither has the key", || {
+        [&primary, &replica]
+            .iter()
+            .all(|it| it.call(&["EXISTS", NAME]).int() == 0)
+    });
+    replica.until_in_step(&primary);
+    support::assert_same_data(&primary, &[&replica]);
+}
+
 #[test]
 fn a_forged_fence_below_the_last_one_doesnt_take_its_place_in_a_file() {
     for (how, settings) in SAVES {
