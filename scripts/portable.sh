@@ -1,6 +1,6 @@
 #!/bin/sh
 # portable.sh TARGET ARGUMENT...   runs `cargo build --target TARGET ARGUMENT...` for a target with glibc.
-#                                  What it builds runs with glibc 2.28 and later, whichever this machine has.
+#                                  The results run with glibc 2.28 and later, whichever this machine has.
 #
 # cargo-zigbuild lets Zig link, which knows the symbols of each version of glibc. Zig's own unwinder
 # stands in for libgcc_s. pip gets both from PyPI once, into cargo's build directory.

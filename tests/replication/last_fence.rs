@@ -10,7 +10,7 @@ const NAME: &str = "redis-lock:last-fence:";
 const SECOND_US: i64 = 1_000_000;
 const DAY_US: i64 = 86_400 * SECOND_US;
 
-/// What the module logs when it loads or saves a file while a client's own value has the name.
+/// The module's line in the log for a client's own value under the name, at a load or a save.
 const NOT_SAVED: &str = "the last fence isn't saved while it exists";
 
 /// The fence of the year 2112 that a client once sent under the name.
@@ -218,8 +218,8 @@ fn a_forged_fence_in_the_modules_form_counts_as_a_day_ahead_at_most() {
 }
 
 /// A client's key of the module's form can't be told from the module's own.
-/// A value of the module's own form that a client stores in memory goes once a replica has loaded it, so
-/// both have the same keys.
+/// A value of the module's own form that a client stores in memory goes once a replica has loaded it.
+/// So both have the same keys.
 #[test]
 fn a_forged_fence_in_memory_goes_with_that_of_a_new_replica() {
     let primary = server_with(&["repl-diskless-sync-delay 0"]);

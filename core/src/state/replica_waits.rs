@@ -43,7 +43,7 @@ pub enum HeldReply {
     HandOver(Box<HandOver>),
 }
 
-/// What a replica wait has to know of a grant.
+/// The part of a grant that a replica wait needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     deadline_ms: u64,
