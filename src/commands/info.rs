@@ -1,5 +1,6 @@
 //! `LOCK.INFO`: replies the holders and the waiters of a lock.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use redis_lock_core::budget::{MOST_KEYS_SHOWN, MOST_WAITERS_SHOWN};
@@ -66,15 +67,15 @@ impl Command for Info {
     }
 }
 
-/// Returns the first waiters of a queue whose waits are not over, at most `shown` and at most as
+/// Returns the first waiters of a queue whose waits have not ended, at most `shown` and at most as
 /// many as one command replies.
 fn first_of<'q>(
     queue: impl Iterator<Item = &'q Waiter>,
     shown: usize,
     steady_ms: u64,
-) -> impl Iterator<Item = &'q Waiter> {
+) -> impl Iterator<Item = Cow<'q, Waiter>> {
     let mut keys = 0;
-    let queue = queue.filter(move |waiter| !waiter.is_over(steady_ms));
+    let queue = queue.filter_map(move |waiter| waiter.as_of(steady_ms));
     let queue = queue.take(shown.min(MOST_WAITERS_SHOWN));
     queue.take_while(move |waiter| {
         let is_first = keys == 0;
@@ -114,7 +115,9 @@ impl View {
         Self {
             key: name.key().to_vec(),
             waiters: table.queues().queue_len(name),
-            queue: first_of(queue, shown, now.steady_ms).cloned().collect(),
+            queue: first_of(queue, shown, now.steady_ms)
+                .map(Cow::into_owned)
+                .collect(),
             with_session: sessions
                 .filter(|session| table.sessions().is_alive(*session))
                 .collect(),

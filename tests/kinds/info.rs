@@ -216,6 +216,19 @@ fn info_leaves_out_waits_whose_time_is_over() {
 }
 
 #[test]
+fn info_shows_a_place_that_outlives_its_block() {
+    let server = Server::builder().config("enable-debug-command yes").start();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let _stays = server.waiter("LOCK.WAIT k stays BLOCK 200 KEEP 60000");
+    let commands = ["DEBUG SLEEP 0.4", "LOCK.INFO k"];
+    let info = info_before_the_timer(&server, &commands, 1).remove(0);
+    assert_eq!(info.queue_tokens(), ["stays"]);
+    assert_eq!(info.queue[0].text("kind"), "absent");
+    assert_eq!(info.queue[0].int("keep-ms"), 60_000);
+    assert_eq!(info.queue[0].int("timeout-ms"), 0);
+}
+
+#[test]
 fn info_tells_of_a_lock_whose_lease_ended_as_free_until_it_is_granted() {
     let server = Server::builder().config("enable-debug-command yes").start();
     server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();

@@ -687,13 +687,13 @@ impl Queues {
     }
 
     /// Returns how long the wait that has waited longest has gone on, in ms; 0 if there is no wait.
-    /// Waits whose deadline has passed don't count.
+    /// Waits that have ended don't count.
     // perf: looks at all waiters, which are next to each other in memory. The deadline of a place is
     // elsewhere, so it is only looked at if the place is older than those before it.
     pub fn oldest_wait_ms(&self, steady_ms: u64) -> u64 {
         let waiters = self.waiters.values().map(|queued| &queued.waiter);
         let oldest_ms = waiters.fold(steady_ms, |oldest_ms, waiter| {
-            let is_older = waiter.since_ms < oldest_ms && !waiter.is_over(steady_ms);
+            let is_older = waiter.since_ms < oldest_ms && waiter.as_of(steady_ms).is_some();
             if is_older {
                 waiter.since_ms
             } else {

@@ -1,5 +1,6 @@
 //! A waiter, and the ways in which it waits: on a blocked connection, in a place, or absent.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::values::name::Names;
@@ -49,6 +50,19 @@ impl Waiter {
             kind: WaiterKind::Absent { until_ms },
             timeout_ms: None,
             ..self.clone()
+        }
+    }
+
+    /// Returns the waiter as it is once a deadline that has passed takes effect: absent after its
+    /// BLOCK if it has KEEP; `None` if the wait ends.
+    pub fn as_of(&self, steady_ms: u64) -> Option<Cow<'_, Self>> {
+        match self.kind {
+            _ if !self.is_over(steady_ms) => Some(Cow::Borrowed(self)),
+            WaiterKind::Blocked { keep_ms } => {
+                let until_ms = steady_ms.saturating_add(keep_ms?);
+                Some(Cow::Owned(self.absent_until(until_ms)))
+            }
+            _ => None,
         }
     }
 
