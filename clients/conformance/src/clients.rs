@@ -4,21 +4,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Result};
 
-use crate::table::{Ability, Behaviour};
+use crate::table::Ability::{self, Background, DrawnToken, Grants, Owners, Reentrant};
+use crate::table::Behaviour;
 
 /// The clients, the folder of their driver under clients/, and the abilities that they lack.
 const CLIENTS: &[(&str, &str, &[Ability])] = &[
-    ("python-sync", "python", &[]),
-    ("python-asyncio", "python", &[]),
-    ("ioredis", "node", &[]),
-    ("node-redis", "node", &[]),
-    ("rust-sync", "rust", &[]),
-    ("rust-tokio", "rust", &[]),
-    ("go", "go", &[]),
-    ("jedis", "java", &[Ability::DrawnToken]),
-    ("lettuce", "java", &[Ability::DrawnToken]),
-    ("php", "php", &[Ability::Background]),
-    ("predis", "php", &[Ability::Background]),
+    ("python-sync", "python", &[Owners]),
+    ("python-asyncio", "python", &[Owners, Reentrant]),
+    ("ioredis", "node", &[Grants, Reentrant]),
+    ("node-redis", "node", &[Grants, Reentrant]),
+    ("rust-sync", "rust", &[Grants, Reentrant]),
+    ("rust-tokio", "rust", &[Grants, Reentrant]),
+    ("go", "go", &[Grants, Reentrant]),
+    ("jedis", "java", &[Grants, Reentrant, DrawnToken]),
+    ("lettuce", "java", &[Grants, Reentrant, DrawnToken]),
+    ("php", "php", &[Grants, Reentrant, Background]),
+    ("predis", "php", &[Grants, Reentrant, Background]),
 ];
 
 /// Returns true if a client lacks an ability.
@@ -43,9 +44,9 @@ impl Client {
         self.folder.ends_with("java")
     }
 
-    /// Returns true if the client has the ability that a row needs.
+    /// Returns true if the client has the abilities that a row needs.
     pub fn can_do(&self, behaviour: &Behaviour) -> bool {
-        !behaviour.needs.is_some_and(|it| self.lacks.contains(&it))
+        !behaviour.needs.iter().any(|it| self.lacks.contains(it))
     }
 }
 

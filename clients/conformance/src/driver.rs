@@ -18,8 +18,8 @@ use serde_json::{json, Value};
 /// The time limit of every answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The length of a token that a library draws.
-const RANDOM_TOKEN_CHARACTERS: usize = 32;
+/// The length of a token that a library draws, in hexadecimal digits.
+const DRAWN_TOKEN_DIGITS: usize = 32;
 
 /// A line that the driver wrote, and the time when it was read.
 #[derive(Clone, Debug)]
@@ -37,29 +37,21 @@ struct Written {
     sightings: Arc<Sightings>,
 }
 
-/// The random tokens of drivers, the lines that showed one unasked, and whether a client met an
-/// outage.
+/// The lines that showed a token unasked, and whether a client met an outage.
 #[derive(Default)]
 pub struct Sightings {
-    drawn: Mutex<Vec<String>>,
     shown: Mutex<Vec<String>>,
     has_outage: AtomicBool,
 }
 
 impl Sightings {
-    fn note(&self, token: &str) {
-        if token.len() == RANDOM_TOKEN_CHARACTERS {
-            locked(&self.drawn).push(token.to_owned());
-        }
-    }
-
     fn look_at(&self, content: &Value) {
         let said = |field| content.get(field).and_then(Value::as_str);
         if said("error") == Some("unavailable") || said("event") == Some("unavailable") {
             self.has_outage.store(true, Ordering::Relaxed);
         }
         // The driver was asked for the token.
-        if content.get("token").is_none() && self.are_in(&content.to_string()) {
+        if content.get("token").is_none() && shows_token(&content.to_string()) {
             locked(&self.shown).push(content.to_string());
         }
     }
@@ -69,15 +61,16 @@ impl Sightings {
         self.has_outage.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a text has one of the tokens.
-    pub fn are_in(&self, text: &str) -> bool {
-        locked(&self.drawn).iter().any(|token| text.contains(token))
-    }
-
     /// Returns the lines with a token.
     pub fn shown(&self) -> Vec<String> {
         locked(&self.shown).clone()
     }
+}
+
+/// Returns true if a text has the shape of a drawn token in it. A node's id is longer.
+pub fn shows_token(text: &str) -> bool {
+    let mut words = text.split(|it: char| !it.is_ascii_hexdigit());
+    words.any(|word| word.len() == DRAWN_TOKEN_DIGITS)
 }
 
 impl Written {
@@ -264,7 +257,7 @@ impl Driver {
     pub fn try_lock(&self, name: &str, options: Value) -> Answer {
         let mut order = json!({
             "do": "lock", "lock": name, "lease_ms": 6000, "renew": true, "shared": false,
-            "limit": null, "permits": null, "session": false, "keep_ms": 10_000, "token": null,
+            "limit": null, "permits": null, "session": false, "keep_ms": 10_000,
         });
         let options = options.as_object().expect("options are a map");
         for (option, value) in options {
@@ -273,14 +266,10 @@ impl Driver {
         self.call(order)
     }
 
-    /// Makes a lock like `try_lock`, which must succeed, and returns its token.
+    /// Makes a lock like `try_lock`, which must succeed.
     #[track_caller]
-    pub fn lock(&self, name: &str, options: Value) -> String {
-        let answer = self.try_lock(name, options);
-        assert!(answer.ok());
-        let token = answer.get("token").as_str().expect("a lock has a token");
-        self.written.sightings.note(token);
-        token.to_owned()
+    pub fn lock(&self, name: &str, options: Value) {
+        assert!(self.try_lock(name, options).ok());
     }
 
     /// Tries to acquire a lock without waiting.
@@ -385,6 +374,13 @@ impl Driver {
             at: line.at,
             content: line.content,
         })
+    }
+
+    /// Returns how many events of a kind there were.
+    pub fn events(&self, kind: &str) -> usize {
+        let lines = self.written.lines();
+        let is_it = |line: &&Line| line.content["event"] == kind;
+        lines.iter().filter(is_it).count()
     }
 
     /// Returns how many events of a kind there were about this lock.

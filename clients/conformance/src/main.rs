@@ -1,7 +1,7 @@
 //! Runs one table of behaviours through the drivers of the client libraries, against real servers.
 //!
 //! A driver is a small program in a client's language. It reads orders as JSON, one a line, and
-//! executes them with the library: see docs/internals/clients.md. The suite checks the driver's answers,
+//! executes them with the library: see docs/internals/client-tests.md. The suite checks the driver's answers,
 //! their times, and the server's state of the lock.
 
 mod bad_days;

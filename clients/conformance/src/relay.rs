@@ -1,10 +1,11 @@
-//! A relay between a client and a server, which can lose what passes through it.
+//! A relay between a client and a server, which can lose or keep what passes through it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{channel, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use redis_lock_rig::free_port;
@@ -26,6 +27,8 @@ enum Mood {
     Passes,
     /// Takes connections and bytes, and passes nothing on, like a machine that vanished.
     Swallows,
+    /// Keeps what goes to the server, and the connections.
+    HoldsBack,
     /// Leaves new connections unanswered before their handshake is over.
     Hangs,
     /// Resets each connection.
@@ -34,10 +37,31 @@ enum Mood {
     Ends,
 }
 
-struct State {
+impl Mood {
+    fn loses(self) -> bool {
+        matches!(self, Mood::Swallows | Mood::Resets | Mood::Ends)
+    }
+}
+
+/// A connection: its two ends, the client's and the server's.
+struct Pair {
+    ends: [TcpStream; 2],
+    treated: Mutex<Treated>,
+}
+
+/// The treatment of a connection's bytes.
+struct Treated {
     mood: Mood,
-    /// The two ends of each connection.
-    pairs: Vec<Arc<[TcpStream; 2]>>,
+    /// The bytes that are held back from the server, and an empty chunk for their end.
+    held_back: Vec<Vec<u8>>,
+}
+
+struct State {
+    /// The mood of new connections.
+    mood: Mood,
+    pairs: Vec<Arc<Pair>>,
+    /// The time by which each chunk from the server is late.
+    delay: Duration,
     /// The connections that fill the queue while the relay hangs.
     fillers: Vec<TcpStream>,
 }
@@ -57,6 +81,7 @@ impl Relay {
         let state = Arc::new(Mutex::new(State {
             mood: Mood::Passes,
             pairs: Vec::new(),
+            delay: Duration::ZERO,
             fillers: Vec::new(),
         }));
         let relay = Relay {
@@ -76,6 +101,34 @@ impl Relay {
     /// Loses every byte of every connection, old and new, without closing any.
     pub fn swallow(&self) {
         self.state().mood = Mood::Swallows;
+        self.swallow_open();
+    }
+
+    /// Loses every byte of the connections that are open, without closing any.
+    pub fn swallow_open(&self) {
+        self.treat_open(Mood::Swallows);
+    }
+
+    /// Keeps every byte that goes to the server, of every connection, old and new.
+    pub fn hold_back(&self) {
+        self.state().mood = Mood::HoldsBack;
+        self.hold_back_open();
+    }
+
+    /// Keeps every byte that goes to the server on the connections that are open.
+    pub fn hold_back_open(&self) {
+        self.treat_open(Mood::HoldsBack);
+    }
+
+    fn treat_open(&self, mood: Mood) {
+        for pair in &self.state().pairs {
+            locked(&pair.treated).mood = mood;
+        }
+    }
+
+    /// Delays each chunk from the server.
+    pub fn delay_replies(&self, delay: Duration) {
+        self.state().delay = delay;
     }
 
     /// Leaves new connections unanswered.
@@ -95,13 +148,19 @@ impl Relay {
         state.pairs.drain(..).for_each(|pair| reset(&pair));
     }
 
-    /// Passes on what comes from now on. Connections that lost bytes are reset, because their rest
-    /// makes no sense.
+    /// Passes on what was held back, and what comes from now on. Connections that lost bytes are
+    /// reset, because their rest makes no sense. The newest connection comes first, so that commands
+    /// of a later connection overtake earlier ones.
     pub fn pass(&self) {
         let mut state = self.state();
-        if state.mood == Mood::Swallows {
-            state.pairs.drain(..).for_each(|pair| reset(&pair));
-        }
+        state.pairs.retain(|pair| {
+            let swallowed = locked(&pair.treated).mood == Mood::Swallows;
+            if swallowed {
+                reset(pair);
+            }
+            !swallowed
+        });
+        state.pairs.iter().rev().for_each(|pair| deliver(pair));
         state.mood = Mood::Passes;
         state.fillers.clear();
         listen(&self.listener, BACKLOG).expect("a listener");
@@ -120,8 +179,8 @@ impl Drop for Relay {
     }
 }
 
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn listener() -> Result<TcpListener> {
@@ -161,38 +220,96 @@ fn join(client: TcpStream, server_port: u16, state: &Arc<Mutex<State>>) {
         end.set_nonblocking(false).expect("a socket");
         end.set_nodelay(true).expect("a socket");
     }
-    let pair = Arc::new(ends);
+    let mood = locked_state.mood;
+    let pair = Arc::new(Pair {
+        ends,
+        treated: Mutex::new(Treated {
+            mood,
+            held_back: Vec::new(),
+        }),
+    });
     locked_state.pairs.push(Arc::clone(&pair));
     drop(locked_state);
-    for (from, to) in [(0, 1), (1, 0)] {
-        let (pair, state) = (Arc::clone(&pair), Arc::clone(state));
-        thread::spawn(move || pump(&pair[from], &pair[to], &state));
-    }
+    let (late, due) = channel();
+    let (to_server, to_client, from_server) = (Arc::clone(&pair), Arc::clone(&pair), pair);
+    let state = Arc::clone(state);
+    thread::spawn(move || pass_to_server(&to_server));
+    thread::spawn(move || pass_to_client(&to_client, &due));
+    thread::spawn(move || {
+        read_all(&from_server.ends[1], |chunk| {
+            let is_lost = locked(&from_server.treated).mood.loses();
+            let delay = locked(&state).delay;
+            is_lost || late.send((Instant::now() + delay, chunk)).is_ok()
+        });
+    });
 }
 
-/// Passes bytes on until one end closes. While the relay swallows, it passes on neither bytes nor
-/// the close.
-fn pump(mut from: &TcpStream, mut to: &TcpStream, state: &Mutex<State>) {
+/// Reads one end until it closes or `take` refuses a chunk. The last chunk is empty.
+fn read_all(mut from: &TcpStream, take: impl Fn(Vec<u8>) -> bool) {
     let mut bytes = [0; 16_384];
     loop {
         let count = from.read(&mut bytes).unwrap_or(0);
-        let passes = matches!(locked(state).mood, Mood::Passes | Mood::Hangs);
-        if count == 0 {
-            if passes {
-                // The peer may have gone before.
-                drop(to.shutdown(Shutdown::Write));
-            }
+        if !take(bytes[..count].to_vec()) || count == 0 {
             return;
         }
-        if passes && to.write_all(&bytes[..count]).is_err() {
-            return drop(from.shutdown(Shutdown::Both));
+    }
+}
+
+/// Passes bytes and the close on to the server, unless the relay loses them or holds them back.
+fn pass_to_server(pair: &Pair) {
+    let [client, server] = &pair.ends;
+    read_all(client, |chunk| {
+        let mut treated = locked(&pair.treated);
+        match treated.mood {
+            Mood::HoldsBack => {
+                treated.held_back.push(chunk);
+                true
+            }
+            mood if mood.loses() => true,
+            _ => pass_on(&chunk, client, server),
         }
+    });
+}
+
+/// Passes bytes and the close on to the client when they are due.
+fn pass_to_client(pair: &Pair, due: &Receiver<(Instant, Vec<u8>)>) {
+    let [client, server] = &pair.ends;
+    for (at, chunk) in due {
+        thread::sleep(at.saturating_duration_since(Instant::now()));
+        if !pass_on(&chunk, server, client) {
+            return;
+        }
+    }
+}
+
+/// Passes on a chunk. An empty one closes the connection. Returns false if the peer is gone.
+fn pass_on(chunk: &[u8], from: &TcpStream, mut to: &TcpStream) -> bool {
+    if chunk.is_empty() {
+        // The peer may have gone before.
+        drop(to.shutdown(Shutdown::Write));
+        return true;
+    }
+    let is_passed = to.write_all(chunk).is_ok();
+    if !is_passed {
+        drop(from.shutdown(Shutdown::Both));
+    }
+    is_passed
+}
+
+/// Passes on what was held back.
+fn deliver(pair: &Pair) {
+    let [client, server] = &pair.ends;
+    let mut treated = locked(&pair.treated);
+    treated.mood = Mood::Passes;
+    for chunk in treated.held_back.drain(..) {
+        pass_on(&chunk, client, server);
     }
 }
 
 /// Ends the reads of both ends. The last of their users then closes them with a reset.
-fn reset(pair: &[TcpStream; 2]) {
-    for end in pair {
+fn reset(pair: &Pair) {
+    locked(&pair.treated).mood = Mood::Resets;
+    for end in &pair.ends {
         // A peer may have closed its end before.
         let _gone = sockopt::set_socket_linger(end, Some(Duration::ZERO));
         drop(end.shutdown(Shutdown::Read));

@@ -287,6 +287,13 @@ impl Servers {
         }
     }
 
+    /// Returns the number of connections to the server of the tests' keys, except this one.
+    pub fn connections(&self) -> usize {
+        let clients = self.call("CLIENT LIST TYPE normal");
+        let clients: String = from_redis_value(clients).expect("a text");
+        clients.lines().count() - 1
+    }
+
     /// Kills the server of the tests' keys, and starts it again.
     pub fn restart(&mut self) {
         let process = &mut self.processes[self.owner];
@@ -396,18 +403,32 @@ impl Servers {
     /// Stops the primary, and waits until the Sentinel has promoted the replica, which serves the
     /// keys from now on.
     pub fn supersede(&mut self) {
-        let old = self.owner;
         self.stop();
+        self.until_promoted();
+    }
+
+    /// Has the Sentinel swap the primary and its replica.
+    pub fn fail_over(&mut self) {
+        let old = self.owner;
         let sentinel = self.sentinel.as_ref().expect("a Sentinel");
-        let new = 1 - old;
+        let asked = format!("SENTINEL FAILOVER {GROUP}");
+        let _: String = sentinel.ask(&asked).expect("a failover begins");
+        self.until_promoted();
+        until("the old primary is a replica", || {
+            has_role(&self.processes[old], "slave")
+        });
+    }
+
+    /// Waits until the Sentinel has promoted the replica, which serves the keys from now on.
+    fn until_promoted(&mut self) {
+        let sentinel = self.sentinel.as_ref().expect("a Sentinel");
+        let new = &self.processes[1 - self.owner];
         until("the replica is promoted", || {
             let asked = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {GROUP}");
             let named: Vec<String> = sentinel.ask(&asked).expect("a Sentinel");
-            let role: RedisResult<Vec<Value>> = self.processes[new].ask("ROLE");
-            named[1] == self.processes[new].port().to_string()
-                && role.is_ok_and(|it| it[0] == Value::BulkString(b"master".to_vec()))
+            named[1] == new.port().to_string() && has_role(new, "master")
         });
-        self.owner = new;
+        self.owner = 1 - self.owner;
     }
 
     /// Continues the server that was superseded. It believes that it is the primary, until the
@@ -481,6 +502,11 @@ fn plan(setting: &Setting) -> Plan {
         lines,
         ..Plan::new(&setting.program)
     }
+}
+
+fn has_role(process: &Process, role: &str) -> bool {
+    let told: RedisResult<Vec<Value>> = process.ask("ROLE");
+    told.is_ok_and(|it| it[0] == Value::BulkString(role.into()))
 }
 
 fn id_of(process: &Process) -> String {

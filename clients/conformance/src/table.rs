@@ -18,13 +18,20 @@ pub enum Ability {
     Background,
     /// Locks whose token the library draws: the driver of Java chooses it, because each acquire has its own.
     DrawnToken,
+    /// Lock objects that own: their token can be chosen, and their holds are counted at the server.
+    Owners,
+    /// Grants that own: each acquire draws a token, and a loss is told a margin before the server ends
+    /// the lease.
+    Grants,
+    /// Holds of a thread that are counted in the process.
+    Reentrant,
 }
 
-/// A behaviour of every client, or of every client with an ability.
+/// A behaviour of every client with these abilities.
 pub struct Behaviour {
     pub name: &'static str,
     pub place: Where,
-    pub needs: Option<Ability>,
+    pub needs: &'static [Ability],
     pub run: fn(&mut World),
 }
 
@@ -35,7 +42,7 @@ macro_rules! rows {
         &[$($crate::table::Behaviour {
             name: stringify!($function),
             place: $crate::table::Where::$place,
-            needs: $needs,
+            needs: &$needs,
             run: $module::$function,
         }),+]
     };

@@ -12,8 +12,10 @@ use redis::{from_redis_value, Value};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::driver::{Answer, Driver, Sightings};
+use crate::clients;
+use crate::driver::{shows_token, Answer, Driver, Sightings};
 use crate::servers::{until, within, Info, Kind, Servers, Setting, GROUP, SOON};
+use crate::table::Ability;
 
 /// Servers, and the drivers of a client.
 pub struct World {
@@ -102,7 +104,7 @@ impl World {
     pub fn tokens_shown(&self) -> Option<String> {
         let mut shown = self.sightings.shown();
         let complaints = self.said_by_drivers();
-        shown.extend(self.sightings.are_in(&complaints).then_some(complaints));
+        shown.extend(shows_token(&complaints).then_some(complaints));
         (!shown.is_empty()).then(|| format!("a token is shown:\n{}", shown.join("\n")))
     }
 
@@ -135,6 +137,31 @@ impl World {
     #[track_caller]
     pub fn other_has(&self, key: &str) -> bool {
         self.left_of(key, "other") > 0
+    }
+
+    /// Returns the token of the lock's first holder.
+    #[track_caller]
+    pub fn holder(&self, key: &str) -> String {
+        text(&self.servers.info(key).expect("it is held").holders[0]["token"])
+    }
+
+    /// Returns the token of the first waiter.
+    #[track_caller]
+    pub fn waiter(&self, key: &str) -> String {
+        text(&self.servers.info(key).expect("it is held").queue[0]["token"])
+    }
+
+    /// Returns the time by which the client's own deadline is before the end of a lease, by default.
+    pub fn margin_of(&self, lease: Duration) -> Duration {
+        match self.has(Ability::Grants) {
+            true => (lease / 10).min(Duration::from_secs(1)),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Returns true if the client has an ability.
+    pub fn has(&self, ability: Ability) -> bool {
+        !clients::lacks(&self.client, ability)
     }
 
     /// Returns a token's remaining lease in milliseconds.
@@ -179,6 +206,13 @@ impl World {
         if within(SOON, free).is_none() {
             self.assert_free(key);
         }
+    }
+
+    /// Counts the commands of the module that the server has executed.
+    pub fn commands_of_locks(&self) -> Vec<String> {
+        let stats = text(&self.servers.call("INFO commandstats"));
+        let lines = stats.lines().filter(|line| line.contains("cmdstat_lock."));
+        lines.map(str::to_owned).collect()
     }
 
     /// Waits until the server replies and serves its keys.

@@ -22,8 +22,12 @@ fn no_positive_times() -> Vec<Value> {
 }
 
 /// Returns the wrong values of each option.
-fn wrong_values() -> Vec<(&'static str, Vec<Value>)> {
+fn wrong_values(world: &World) -> Vec<(&'static str, Vec<Value>)> {
     let long = |length: usize| json!("x".repeat(length));
+    let of_contract = match world.has(Ability::Grants) {
+        true => ("margin_ms", [no_times(), vec![json!("inf")]].concat()),
+        false => ("token", vec![json!(""), json!("*"), long(257)]),
+    };
     vec![
         ("lease_ms", no_positive_times()),
         ("keep_ms", no_positive_times()),
@@ -31,7 +35,7 @@ fn wrong_values() -> Vec<(&'static str, Vec<Value>)> {
         ("at_least_ms", [no_times(), vec![json!("inf")]].concat()),
         ("wait_ms", no_times()),
         ("keys", vec![json!([]), json!([KEY, KEY]), json!([5])]),
-        ("token", vec![json!(""), json!("*"), long(257)]),
+        of_contract,
         ("limit", vec![json!(0), json!(-1), json!(4_294_967_296_u64)]),
         ("permits", vec![json!(1)]),
         ("data", vec![long(1025)]),
@@ -50,18 +54,10 @@ fn check(world: &World, round: &mut Round, column: Column, what: &str, answer: &
     round.check(column, &format!("{what} is refused: {answer}"), || is_right);
 }
 
-/// Counts the commands of the module that the server has executed.
-fn commands_of_locks(world: &World) -> Vec<String> {
-    let stats = world.servers.call("INFO commandstats");
-    let stats: String = redis::from_redis_value(stats).expect("a text");
-    let lines = stats.lines().filter(|line| line.contains("cmdstat_lock."));
-    lines.map(str::to_owned).collect()
-}
-
 pub fn wrong_options(world: &mut World) {
     let driver = world.driver();
     let mut round = Round::default();
-    for (option, values) in wrong_values() {
+    for (option, values) in wrong_values(world) {
         for value in values {
             let mut options = json!({"keys": [KEY]});
             options[option] = value.clone();
@@ -72,7 +68,7 @@ pub fn wrong_options(world: &mut World) {
             }
             let what = format!("{option}: {}", shown(&value));
             // A library that doesn't renew has no longest hold.
-            let has_no_hold = crate::clients::lacks(&world.client, Ability::Background);
+            let has_no_hold = !world.has(Ability::Background);
             if option == "max_hold_ms" && has_no_hold {
                 let is_right = answer.error() == Some("unrepresentable");
                 round.check(Column::Try, &what, || is_right);
@@ -88,7 +84,7 @@ pub fn wrong_options(world: &mut World) {
         check(world, &mut round, Column::Try, &what, &answer);
     }
     round.check(Column::Try, "nothing is sent", || {
-        commands_of_locks(world).is_empty()
+        world.commands_of_locks().is_empty()
     });
     round.end("wrong_options");
 }
@@ -107,7 +103,7 @@ pub fn wrong_limits(world: &mut World) {
         check(world, &mut round, Column::Limit, &what, &answer);
     }
     round.check(Column::Limit, "nothing is sent", || {
-        commands_of_locks(world).is_empty()
+        world.commands_of_locks().is_empty()
     });
     round.end("wrong_limits");
 }
@@ -116,8 +112,9 @@ pub fn wrong_limits(world: &mut World) {
 pub fn wrong_extensions(world: &mut World) {
     let driver = world.driver();
     let mut round = Round::default();
-    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 2000}));
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 2000}));
     driver.try_acquire("a").fence();
+    let token = world.holder(KEY);
     for value in no_positive_times() {
         let answer = driver.call(json!({"do": "extend", "lock": "a", "lease_ms": value}));
         let what = format!("a lease of {value}");
@@ -126,7 +123,7 @@ pub fn wrong_extensions(world: &mut World) {
     round.check(Column::Extend, "the lock is held", || {
         world.left_of(KEY, &token) > 0
     });
-    if !crate::clients::lacks(&world.client, Ability::Background) {
+    if world.has(Ability::Background) {
         let told = driver.loss_within("a", std::time::Duration::from_millis(2500));
         round.check(Column::Extend, "the lock is renewed", || told.is_none());
     }

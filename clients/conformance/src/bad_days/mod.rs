@@ -3,6 +3,7 @@
 mod arguments;
 mod cells;
 mod faults;
+mod late;
 mod outages;
 mod paused;
 mod refusals;
@@ -28,14 +29,21 @@ const fn row(place: Where, name: &'static str, run: fn(&mut World)) -> Behaviour
     Behaviour {
         name,
         place,
-        needs: None,
+        needs: &[],
         run,
     }
 }
 
 const fn in_background(place: Where, name: &'static str, run: fn(&mut World)) -> Behaviour {
     Behaviour {
-        needs: Some(Ability::Background),
+        needs: &[Ability::Background],
+        ..row(place, name, run)
+    }
+}
+
+const fn of_grants(place: Where, name: &'static str, run: fn(&mut World)) -> Behaviour {
+    Behaviour {
+        needs: &[Ability::Grants],
         ..row(place, name, run)
     }
 }
@@ -74,6 +82,23 @@ const BAD_DAYS: &[BadDay] = &[
             row(Anywhere, "vanished_during", |world| {
                 outages::during(world, "vanished_during", &faults::VANISHED);
             }),
+            of_grants(Standalone, "late_acquires", late::late_acquires),
+            of_grants(
+                Standalone,
+                "late_acquires_of_old_connections",
+                late::late_acquires_of_old_connections,
+            ),
+            of_grants(Standalone, "a_late_release", late::a_late_release),
+            of_grants(
+                Standalone,
+                "a_late_release_of_an_old_connection",
+                late::a_late_release_of_an_old_connection,
+            ),
+            of_grants(
+                Anywhere,
+                "a_silent_death_of_a_wait",
+                late::a_silent_death_of_a_wait,
+            ),
         ],
     },
     BadDay {
@@ -195,6 +220,7 @@ const BAD_DAYS: &[BadDay] = &[
                 "found_by_its_sentinel",
                 sentinel::found_by_its_sentinel,
             ),
+            of_grants(Sentinel, "planned_failover", sentinel::planned_failover),
         ],
     },
     BadDay {

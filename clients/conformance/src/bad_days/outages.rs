@@ -119,16 +119,12 @@ fn served(round: &mut Round, driver: &Driver, waits: &Asked) {
 /// The waits and blocks have drivers of their own, so that each driver reports the outage of one
 /// wait.
 pub fn during(world: &mut World, row: &str, outage: &Outage) {
-    let can_renew = !lacks_background(world);
+    let can_renew = world.has(Ability::Background);
     (outage.prepare)(world);
     rounds(world, row, |world, round| {
         let (driver, waiter) = (driver(world), driver(world));
         play_during(world, round, outage, [&driver, &waiter], can_renew);
     });
-}
-
-fn lacks_background(world: &World) -> bool {
-    crate::clients::lacks(&world.client, Ability::Background)
 }
 
 fn play_during(
@@ -181,9 +177,11 @@ fn play_during(
         let due = Due::after(asked.at, COMMAND_TIMEOUT);
         round.cell(driver, column, asked, due, UNAVAILABLE);
     }
-    let limited_by: &[&str] = match outage.waits {
-        Waits::AreCutOff => UNAVAILABLE,
-        Waits::MayGoOn => &["unavailable", "false"],
+    // The latest reply counts for a grant, and it may have come before the outage.
+    let may_be_told_not_now = outage.waits == Waits::MayGoOn || world.has(Ability::Grants);
+    let limited_by: &[&str] = match may_be_told_not_now {
+        true => &["unavailable", "false"],
+        false => UNAVAILABLE,
     };
     let due = Due::after(limited.at, LONG);
     round.cell(driver, Limit, &limited, due, limited_by);

@@ -14,7 +14,8 @@ use crate::world::World;
 const WORK: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(5);
 
-/// The locks are lost, by the process's own clock. The block says so, unless it fails by itself.
+/// The locks are lost, by the process's own clock. The block says so, unless it fails by itself before
+/// the library ends it.
 pub fn paused(world: &mut World) {
     use Column::{Block, Extend, FailingBlock, Release};
     rounds(world, "paused", |world, round| {
@@ -45,10 +46,12 @@ pub fn paused(world: &mut World) {
         let extended = driver.begin_extend(Extend.lock(), 6000);
         round.cell(&driver, Release, &released, Due::at_once(now), &["false"]);
         round.cell(&driver, Extend, &extended, Due::at_once(now), &["false"]);
-        let ends = [(Block, &block, "lost"), (FailingBlock, &failing, "failed")];
-        for (column, asked, expected) in ends {
-            round.cell(&driver, column, asked, Due::by(now, WORK), &[expected]);
-        }
+        let due = Due::by(now, WORK);
+        round.cell(&driver, Block, &block, due, &["lost"]);
+        let ended = round.cell(&driver, FailingBlock, &failing, due, &["failed", "lost"]);
+        round.check(FailingBlock, "its error comes out of its end", || {
+            ended.is_none_or(|it| it.error() == Some("failed") || it.after < WORK)
+        });
     });
 }
 

@@ -113,8 +113,9 @@ pub fn no_right_to_extend(world: &mut World) {
         change_user(world, "+@all");
         let driver = driver(world, &as_user(PASSWORD));
         let options = json!({"keys": [Extend.key()], "lease_ms": 3000});
-        let token = driver.lock(Extend.lock(), options);
+        driver.lock(Extend.lock(), options);
         driver.try_acquire(Extend.lock()).fence();
+        let token = world.holder(&Extend.key());
         change_user(world, "-lock.extend -lock.mextend");
         let extended = driver.begin_extend(Extend.lock(), 60_000);
         round.cell(

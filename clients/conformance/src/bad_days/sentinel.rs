@@ -1,12 +1,12 @@
 //! A primary that was superseded, and goes on answering.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::cells::CLEAN;
 use crate::driver::Driver;
-use crate::servers::within;
+use crate::servers::{until, within};
 use crate::world::World;
 
 const KEY: &str = "{t}k";
@@ -31,19 +31,21 @@ pub fn found_by_its_sentinel(world: &mut World) {
 }
 
 /// Makes a library with a pool open some connections, which are idle afterwards.
-fn leave_idle_connections(world: &World, driver: &Driver) {
-    world.other_holds(KEY);
-    let names: Vec<String> = (0..IDLE).map(|number| format!("idle-{number}")).collect();
+pub fn leave_idle_connections(world: &World, driver: &Driver, count: usize) {
+    let keys: Vec<String> = (0..count)
+        .map(|number| format!("{{t}}idle-{number}"))
+        .collect();
     let mut waits = Vec::new();
-    for name in &names {
-        driver.lock(name, json!({"keys": [KEY]}));
-        waits.push(driver.begin_acquire(name, None));
-        world.until_waiting(KEY, waits.len());
+    for key in &keys {
+        world.other_holds(key);
+        driver.lock(key, json!({"keys": [key]}));
+        waits.push(driver.begin_acquire(key, None));
+        world.until_waiting(key, 1);
     }
-    world.other_releases(KEY);
-    for (name, asked) in names.iter().zip(&waits) {
+    for (key, asked) in keys.iter().zip(&waits) {
+        world.other_releases(key);
         driver.answer(asked).fence();
-        assert!(driver.release(name));
+        assert!(driver.release(key));
     }
 }
 
@@ -51,7 +53,7 @@ fn leave_idle_connections(world: &World, driver: &Driver) {
 /// one reads of earlier tries when it goes on is gone as soon as its Sentinel makes it a replica.
 pub fn superseded(world: &mut World) {
     let driver = driver(world);
-    leave_idle_connections(world, &driver);
+    leave_idle_connections(world, &driver, IDLE);
     world.servers.supersede();
     let names = ["a", "b", "c", "d"];
     for name in names {
@@ -92,8 +94,9 @@ pub fn superseded(world: &mut World) {
 /// A grant that was replicated is renewed at the new primary, and a wait is served there.
 pub fn superseded_with_a_grant(world: &mut World) {
     let driver = driver(world);
-    let token = driver.lock("a", json!({"keys": [KEY], "lease_ms": 6000}));
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 6000}));
     driver.try_acquire("a").fence();
+    let token = world.holder(KEY);
     driver.lock("b", json!({"keys": [KEY]}));
     let waits = driver.begin_acquire("b", None);
     world.until_waiting(KEY, 1);
@@ -113,4 +116,55 @@ pub fn superseded_with_a_grant(world: &mut World) {
         "superseded_with_a_grant | wait for ever"
     );
     assert!(driver.release("b"));
+}
+
+/// Locks that are tried at once, so that each connection of a pool is used.
+const TRIES: [&str; IDLE] = ["a", "b", "c"];
+
+/// The time within which a library uses the new primary after a planned failover.
+const SWITCHED: Duration = Duration::from_secs(10);
+
+/// Two drivers with connections that were used at the old primary, which is a replica now. Each
+/// acquires at the new one, and never both hold.
+pub fn planned_failover(world: &mut World) {
+    let drivers = [driver(world), driver(world)];
+    for driver in &drivers {
+        leave_idle_connections(world, driver, IDLE);
+        for name in TRIES {
+            driver.lock(name, json!({"keys": [KEY], "lease_ms": 60_000}));
+        }
+    }
+    let before = "{t}before";
+    drivers[0].lock("before", json!({"keys": [before], "lease_ms": 4000}));
+    drivers[0].try_acquire("before").fence();
+    let token = world.holder(before);
+    world.servers.fail_over();
+    let switched = Instant::now();
+    for (driver, key) in drivers.iter().zip(["{t}first", "{t}second"]) {
+        driver.lock("own", json!({"keys": [key]}));
+        let got = || driver.try_acquire("own").error().is_none().then_some(());
+        assert!(within(SWITCHED, got).is_some(), "{key} isn't acquired");
+        assert!(switched.elapsed() < SWITCHED, "{key}");
+        assert!(
+            world.servers.info(key).is_some(),
+            "{key} isn't at the new primary"
+        );
+        assert!(driver.release("own"));
+    }
+    for [holder, other] in [[0, 1], [1, 0]] {
+        drivers[holder].try_acquire("a").fence();
+        let tries = TRIES.map(|name| drivers[other].begin_acquire(name, Some(0)));
+        for tried in &tries {
+            assert!(!drivers[other].answer(tried).ok(), "both hold");
+        }
+        assert!(drivers[holder].release("a"));
+    }
+    until("the lease from before is over", || {
+        switched.elapsed() > Duration::from_secs(4)
+    });
+    let is_lost = drivers[0].losses("before") == 1;
+    assert!(
+        is_lost || world.left_of(before, &token) > 0,
+        "neither renewed nor told lost"
+    );
 }

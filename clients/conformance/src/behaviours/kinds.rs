@@ -55,7 +55,7 @@ pub fn a_limit_admits_as_many_permits(world: &mut World) {
 pub fn several_keys_are_got_all_or_none(world: &mut World) {
     let driver = world.driver();
     let keys = ["{t}x", "{t}y"];
-    let token = driver.lock("a", json!({"keys": keys}));
+    driver.lock("a", json!({"keys": keys}));
     world.other_holds(keys[1]);
     assert!(!driver.try_acquire("a").ok());
     world.assert_free(keys[0]);
@@ -70,6 +70,7 @@ pub fn several_keys_are_got_all_or_none(world: &mut World) {
     }
     assert!(driver.left("a") > 0);
     assert!(driver.extend("a", 60_000));
+    let token = world.holder(keys[0]);
     for key in keys {
         assert!(world.left_of(key, &token) > 50_000);
     }
@@ -106,8 +107,12 @@ pub fn one_lost_key_of_several_is_told(world: &mut World) {
 
 pub fn a_deadlock_of_upgrades_is_told(world: &mut World) {
     let driver = world.driver();
-    let token = driver.lock("reader", json!({"keys": [KEY], "shared": true}));
-    driver.lock("writer", json!({"keys": [KEY], "token": token}));
+    for (name, shared) in [("reader", true), ("writer", false)] {
+        driver.lock(
+            name,
+            json!({"keys": [KEY], "shared": shared, "token": "upgrades"}),
+        );
+    }
     driver.try_acquire("reader").fence();
     world
         .servers

@@ -4,10 +4,13 @@ mod failures;
 mod granting;
 mod holding;
 mod kinds;
+mod margin;
 mod observing;
 mod options;
 mod owning;
 mod rights;
+mod slow;
+mod storm;
 mod waiting;
 
 use std::time::Duration;
@@ -19,12 +22,11 @@ use crate::table::{Ability, Behaviour};
 /// may be busy in a round.
 const LATE: Duration = Duration::from_millis(500);
 
-const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
+const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     granting::a_free_lock_is_got_at_once,
     granting::a_held_lock_is_refused_at_once,
     granting::fences_rise,
-    granting::a_reentrant_lock_counts_its_holds,
-    granting::a_token_can_be_chosen,
+    granting::tokens_are_drawn,
     granting::what_the_server_refuses_is_told,
     waiting::a_wait_is_handed_the_lock_promptly,
     waiting::a_key_of_any_text_is_waited_for,
@@ -46,14 +48,10 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     kinds::readers_share_and_a_writer_waits_for_all,
     kinds::a_limit_admits_as_many_permits,
     kinds::several_keys_are_got_all_or_none,
-    kinds::a_deadlock_of_upgrades_is_told,
     kinds::no_increment_is_lost,
     owning::a_lock_that_is_not_held_cant_be_released,
     owning::a_lost_lock_is_released_once,
     owning::a_held_object_is_refused_or_misused,
-    owning::another_hold_of_a_lost_lock_is_a_loss,
-    owning::another_hold_after_a_loss_is_a_loss,
-    owning::another_hold_of_a_lock_that_somebody_took_is_a_loss,
     owning::the_fence_stays,
     owning::everything_is_released_at_once,
     owning::the_server_is_asked_who_owns_the_lock,
@@ -71,18 +69,16 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, None;
     failures::a_process_stopped_while_it_waits_doesnt_take_an_old_grant,
 ];
 
-const ANYWHERE_WITH_DRAWN_TOKEN: &[Behaviour] = rows![Anywhere, Some(Ability::DrawnToken);
+const ANYWHERE_WITH_DRAWN_TOKEN: &[Behaviour] = rows![Anywhere, [Ability::DrawnToken];
     options::a_lock_that_stays_is_refused_to_its_own_object,
 ];
 
-const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, Some(Ability::Background);
+const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, [Ability::Background];
     holding::a_lease_is_renewed_beyond_its_end,
     holding::a_lease_that_is_not_renewed_is_told_lost_in_time,
     holding::a_deleted_lock_is_told_lost_within_a_lease,
     holding::an_extension_that_is_refused_tells_of_the_loss,
     kinds::one_lost_key_of_several_is_told,
-    owning::one_object_has_one_owner,
-    owning::a_wait_for_the_own_object_ends_in_time,
     options::the_longest_hold_ends_in_time,
     owning::a_block_whose_lock_is_lost_says_so,
     failures::killed_connections_dont_lose_a_grant,
@@ -90,7 +86,34 @@ const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, Some(Ability::Backg
     failures::a_stopped_process_is_told_of_its_loss,
 ];
 
-const STANDALONE: &[Behaviour] = rows![Standalone, None;
+const OF_OWNERS: &[Behaviour] = rows![Anywhere, [Ability::Owners];
+    granting::a_reentrant_lock_counts_its_holds,
+    granting::a_token_can_be_chosen,
+    kinds::a_deadlock_of_upgrades_is_told,
+    owning::another_hold_of_a_lost_lock_is_a_loss,
+    owning::another_hold_after_a_loss_is_a_loss,
+    owning::another_hold_of_a_lock_that_somebody_took_is_a_loss,
+];
+
+const OF_OWNERS_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, [Ability::Owners, Ability::Background];
+    owning::one_object_has_one_owner,
+    owning::a_wait_for_the_own_object_ends_in_time,
+];
+
+const OF_GRANTS: &[Behaviour] = rows![Anywhere, [Ability::Grants];
+    granting::each_acquire_draws_a_token,
+];
+
+const OF_GRANTS_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, [Ability::Grants, Ability::Background];
+    margin::a_loss_is_told_before_the_next_grant,
+    margin::a_last_write_comes_before_the_next_first,
+];
+
+const OF_THREADS: &[Behaviour] = rows![Anywhere, [Ability::Reentrant];
+    granting::a_thread_acquires_its_lock_again,
+];
+
+const STANDALONE: &[Behaviour] = rows![Standalone, [];
     failures::a_server_that_was_a_replica_for_a_while_is_waited_at_again,
     options::replicas_acknowledge,
     options::too_few_replicas_are_told,
@@ -98,24 +121,46 @@ const STANDALONE: &[Behaviour] = rows![Standalone, None;
     rights::the_recommended_rights_are_enough,
 ];
 
-const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, Some(Ability::Background);
+const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Background];
     failures::a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant,
 ];
 
-const CLUSTER: &[Behaviour] = rows![Cluster, None;
+const CLUSTER: &[Behaviour] = rows![Cluster, [];
     failures::a_slot_that_moves_is_followed,
 ];
 
-const CLUSTER_IN_BACKGROUND: &[Behaviour] = rows![Cluster, Some(Ability::Background);
+const STANDALONE_OF_GRANTS: &[Behaviour] = rows![Standalone, [Ability::Grants];
+    slow::replies_that_are_300_ms_late,
+    slow::replies_that_are_150_ms_late,
+    storm::five_hundred_of_one_process_wait_shortly,
+    storm::a_thousand_of_one_process_wait_shortly,
+];
+
+const CLUSTER_OF_GRANTS: &[Behaviour] = rows![Cluster, [Ability::Grants];
+    failures::a_slot_that_moves_keeps_its_waiters,
+];
+
+const CLUSTER_IN_BACKGROUND: &[Behaviour] = rows![Cluster, [Ability::Background];
     failures::a_slot_that_moves_doesnt_lose_a_grant,
 ];
 
 /// Returns the rows.
 pub fn rows() -> impl Iterator<Item = &'static Behaviour> {
-    let everyone = ANYWHERE.iter().chain(STANDALONE).chain(CLUSTER);
-    everyone
-        .chain(ANYWHERE_WITH_DRAWN_TOKEN)
-        .chain(ANYWHERE_IN_BACKGROUND)
-        .chain(STANDALONE_IN_BACKGROUND)
-        .chain(CLUSTER_IN_BACKGROUND)
+    let parts = [
+        ANYWHERE,
+        ANYWHERE_WITH_DRAWN_TOKEN,
+        ANYWHERE_IN_BACKGROUND,
+        OF_OWNERS,
+        OF_OWNERS_IN_BACKGROUND,
+        OF_GRANTS,
+        OF_GRANTS_IN_BACKGROUND,
+        OF_THREADS,
+        STANDALONE,
+        STANDALONE_IN_BACKGROUND,
+        STANDALONE_OF_GRANTS,
+        CLUSTER,
+        CLUSTER_OF_GRANTS,
+        CLUSTER_IN_BACKGROUND,
+    ];
+    parts.into_iter().flatten()
 }

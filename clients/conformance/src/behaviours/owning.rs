@@ -83,8 +83,9 @@ pub fn a_wait_for_the_own_object_ends_in_time(world: &mut World) {
 /// would wait for itself.
 pub fn a_held_object_is_refused_or_misused(world: &mut World) {
     let driver = world.driver();
-    let token = driver.lock("a", json!({"keys": [KEY]}));
+    driver.lock("a", json!({"keys": [KEY]}));
     driver.try_acquire("a").fence();
+    let token = world.holder(KEY);
     let again = driver.try_acquire("a");
     match again.error() {
         None => assert!(!again.ok()),
@@ -231,25 +232,24 @@ pub fn the_server_is_asked_who_owns_the_lock(world: &mut World) {
     assert!(!owned());
 }
 
-/// A drawn token is looked for in every line that a driver writes. This row looks for a given one.
+/// The suite looks for a drawn token in every line that a driver writes.
 pub fn texts_dont_show_the_token(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": ["{t}visible"], "token": "hidden-7"}));
+    driver.lock("a", json!({"keys": ["{t}visible"]}));
     for _ in ["before", "while it is held"] {
         let texts = driver.call(json!({"do": "texts", "lock": "a"}));
-        assert!(!texts.text().contains("hidden-7"), "{texts}");
         assert!(texts.text().contains("visible"), "{texts}");
         driver.try_acquire("a");
     }
     // A refused command quotes its arguments.
-    driver.lock("b", json!({"keys": ["{t}text"], "token": "hidden-7"}));
+    driver.lock("b", json!({"keys": ["{t}text"]}));
     world.servers.call("SET {t}text 1");
     let refused = driver.try_acquire("b");
     assert_eq!(refused.error(), Some("other"));
-    assert!(!refused.text().contains("hidden-7"), "{refused}");
     assert!(driver.release("a"));
 }
 
+/// Accepts a block that the library ends at the loss, before the block fails by itself.
 pub fn a_block_whose_lock_is_lost_says_so(world: &mut World) {
     let driver = world.driver();
     driver.lock("a", json!({"keys": [KEY], "lease_ms": 900}));
@@ -259,6 +259,9 @@ pub fn a_block_whose_lock_is_lost_says_so(world: &mut World) {
         until("the block begins", || world.servers.info(KEY).is_some());
         world.servers.call(&format!("DEL {KEY}"));
         let answer = driver.answer(&block);
+        if answer.error() == Some("lost") && answer.after < work {
+            continue;
+        }
         assert_eq!(answer.error(), Some(expected), "{answer}");
         assert!(
             fail.is_none_or(|text| answer.text().contains(text)),

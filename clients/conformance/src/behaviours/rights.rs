@@ -20,8 +20,8 @@ const SHARING: &[&str] = &[
     "lettuce",
 ];
 
-/// A message brings the grant within this time. Without it a place is asked about after 3 s.
-const NOTIFIED: Duration = Duration::from_secs(2);
+/// A message brings the grant within this time. Without it a place is asked about after 2 s.
+const NOTIFIED: Duration = Duration::from_millis(1500);
 
 /// Plays contention with the rights of the recipes in docs/operate/security.md.
 pub fn the_recommended_rights_are_enough(world: &mut World) {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::LATE;
 use crate::servers::{until, within};
-use crate::world::{text, World};
+use crate::world::World;
 
 const KEY: &str = "{t}k";
 
@@ -122,7 +122,8 @@ pub fn twenty_of_one_process_all_get_it(world: &mut World) {
     world.other_holds(KEY);
     let begin = |name: &String| (name.clone(), driver.begin_acquire(name, None));
     let mut waits: Vec<_> = names.iter().map(begin).collect();
-    world.until_waiting(KEY, waits.len());
+    // A client may let a few of its waiters ask, and keep the order of the others itself.
+    until("they wait", || world.waiters(KEY) >= 4);
     world.other_releases(KEY);
     let moment = Duration::from_millis(1);
     until("all of them had it", || {
@@ -190,9 +191,10 @@ pub fn a_wait_cancelled_as_it_is_granted_leaves_nothing(world: &mut World) {
 pub fn a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
-    let token = driver.lock("a", json!({"keys": [KEY], "keep_ms": 3000}));
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": 3000}));
     let asked = driver.begin_acquire("a", None);
     world.until_waiting(KEY, 1);
+    let token = world.waiter(KEY);
     assert_eq!(world.servers.int(&format!("LOCK.CANCEL {KEY} {token}")), 1);
     let mut told = None;
     until("the wait fails or is repeated", || {
@@ -229,8 +231,7 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
     driver.stop();
     driver.signal(Signal::CONT);
     let stays = || {
-        let info = world.servers.info(KEY).expect("it is held");
-        assert_ne!(text(&info.queue[0]["token"]), "behind", "the place is lost");
+        assert_ne!(world.waiter(KEY), "behind", "the place is lost");
         (began.elapsed() > Duration::from_secs(17)).then_some(())
     };
     assert!(within(Duration::from_secs(20), stays).is_some());

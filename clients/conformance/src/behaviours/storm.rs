@@ -1,0 +1,57 @@
+//! Many waiters of one process, most of which give up.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::servers::{within, SOON};
+use crate::world::World;
+
+const KEY: &str = "{t}k";
+
+const SECONDS: u64 = 4;
+const MOST_WAIT_MS: u64 = 300;
+
+/// The default command timeout, within which a release returns.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The fewest grants of a storm.
+const GRANTS: u64 = 50;
+
+/// The most connections of a client some seconds after a storm.
+const CONNECTIONS: usize = 40;
+
+pub fn five_hundred_of_one_process_wait_shortly(world: &mut World) {
+    storm(world, 500);
+}
+
+pub fn a_thousand_of_one_process_wait_shortly(world: &mut World) {
+    storm(world, 1000);
+}
+
+/// Has so many tasks acquire, hold and release one lock, with limits that are shorter than the queue.
+fn storm(world: &mut World, tasks: usize) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY]}));
+    let ended = driver.call(json!({
+        "do": "storm", "lock": "a", "tasks": tasks, "seconds": SECONDS, "most_wait_ms": MOST_WAIT_MS,
+    }));
+    assert!(ended.ok());
+    if ended.number("grants") < GRANTS {
+        world.set_late();
+        panic!("too few grants: {ended}");
+    }
+    let release_ms = ended.get("release_p99_ms").as_f64().expect("a time");
+    world.assert_in_time(Some(Duration::from_secs_f64(release_ms / 1000.0)), TIMEOUT);
+    assert!(driver.events("unavailable") <= 1, "{ended}");
+    world.until_nobody_waits(KEY);
+    world.until_free(KEY);
+    let few = || (world.servers.connections() <= CONNECTIONS).then_some(());
+    assert!(
+        within(SOON + Duration::from_secs(SECONDS), few).is_some(),
+        "{} connections stay open",
+        world.servers.connections()
+    );
+    driver.try_acquire("a").fence();
+    assert!(driver.release("a"));
+}
