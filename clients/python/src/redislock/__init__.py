@@ -1,7 +1,6 @@
 """Distributed locks of the redis-lock module for redis-py: fair, fenced, without polling."""
 
 from ._errors import (
-    AlreadyHeld,
     Cancelled,
     Deadlock,
     LockLost,
@@ -13,13 +12,12 @@ from ._errors import (
     Unavailable,
 )
 from ._observer import Observer
-from ._sync import Fence, Lock, Locks
+from ._sync import Grant, Lock, Locks
 
 __all__ = [
-    "AlreadyHeld",
     "Cancelled",
     "Deadlock",
-    "Fence",
+    "Grant",
     "Lock",
     "LockLost",
     "Locks",

@@ -6,20 +6,20 @@ redis-py holds counts as held, and only then is ``sleep`` used.
 
 import math
 import time
-import uuid
 import weakref
 from typing import Any, Awaitable, Literal, NoReturn, Optional, Type, Union
 
 from redis.exceptions import LockNotOwnedError, ResponseError
 
-from ._errors import is_of_another_type
-from ._lock import LocksBase
+from ._commands import Call, quietly
+from ._errors import Unavailable, is_of_another_type
+from ._locks import LocksBase
 from ._options import is_free
 
 # The longest lease, which stands for a lock without a timeout.
 ENDLESS_SECONDS = (2**53 - 1) / 1000
 
-_LOCKS: "weakref.WeakKeyDictionary[Any, LocksBase[Any]]" = weakref.WeakKeyDictionary()
+_LOCKS: "weakref.WeakKeyDictionary[Any, LocksBase[Any, Any]]" = weakref.WeakKeyDictionary()
 
 
 class DropIn:
@@ -38,7 +38,7 @@ class DropIn:
         """Do nothing, because this lock uses no scripts."""
 
     @property
-    def _locks(self) -> LocksBase[Any]:
+    def _locks(self) -> LocksBase[Any, Any]:
         if self.redis not in _LOCKS:
             # A proxy, because the dictionary drops a client only when nothing else refers to it.
             _LOCKS[self.redis] = self._locks_class(weakref.proxy(self.redis))
@@ -54,18 +54,17 @@ class DropIn:
         blocking = self.blocking if blocking is None else blocking
         timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         is_chosen = token is not None
-        token = self.redis.get_encoder().encode(uuid.uuid4().hex if token is None else token)
+        token = self.redis.get_encoder().encode(token) if is_chosen else None
         lock = self._locks.lock(
-            self.name, self.timeout or ENDLESS_SECONDS, token=token, renew=False, max_hold=None
+            self.name, self.timeout or ENDLESS_SECONDS, renew=False, max_hold=None
         )
         limit = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             waits = max(0.0, limit - time.monotonic()) if blocking else 0.0
             # The server would grant a lock again to the token that holds it.
             if not is_chosen or await self._ask("LOCK.CHECK", token) == 0:
-                is_granted = await self._acquire_once(lock, waits)
+                is_granted = await self._acquire_once(lock, waits, token)
                 if is_granted:
-                    self.local.token = token
                     # A late release of a chosen token could release the next grant of that token.
                     self.local.release_later = 0.0 if is_chosen else lock._options.lease
                 if is_granted is not None:
@@ -74,18 +73,20 @@ class DropIn:
                 return False
             await self._locks._io.sleep(sleep)
 
-    async def _acquire_once(self, lock: Any, seconds: float) -> Optional[bool]:
+    async def _acquire_once(self, lock: Any, seconds: float, token: Any) -> Optional[bool]:
         """Return True if the lock was granted, or None if the key holds a value of another type."""
         try:
-            fence = await lock._acquire(seconds if seconds < math.inf else None)
+            grant = await lock._acquire(seconds if seconds < math.inf else None, token=token)
         except ResponseError as error:
             if not is_of_another_type(error):
                 raise
             return None
         # The drop-in releases it by its token.
-        if lock._grant is not None:
-            lock._end(lock._grant)
-        return fence is not None
+        if grant is not None:
+            self.local.token = grant._hold.token
+            self.local.last_words = grant._hold._last_words()
+            grant.detach()
+        return grant is not None
 
     async def _is_locked(self) -> bool:
         info = await self._ask("LOCK.INFO", "WAITERS", 0)
@@ -97,8 +98,27 @@ class DropIn:
 
     async def _release(self, token: Any) -> None:
         later = getattr(self.local, "release_later", 0.0)
-        if not await self._of_its_type(self._locks._release_of(self.name, token, later)):
+        if not await self._of_its_type(self._release_token(token, later)):
             self._refuse("release")
+
+    async def _release_token(self, token: Any, later: float) -> bool:
+        """Release by a token. If no server is reached, go on in the background for a while."""
+        commands, call, now = self._locks._commands, Call(), time.monotonic()
+
+        async def once(end: float) -> bool:
+            words = getattr(self.local, "last_words", ())
+            if token not in words:
+                words = ("LOCK.RELEASE", self.name, token)
+            count = await commands.ask(self.name, words, call, end)
+            # If a reply was lost, the command before may have released the lock.
+            return bool(count == 1 or call.unanswered)
+
+        try:
+            return await commands.retry(once, call, now + commands.command_timeout)
+        except Unavailable:
+            if later > 0:
+                self._locks._io.start(quietly(commands.retry(once, call, now + later, True)))
+            raise
 
     async def _extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
         left_ms = 0 if replace_ttl else await self._ask("LOCK.CHECK", self.local.token)

@@ -21,7 +21,7 @@ class LockLost(RedisLockError, exceptions.LockNotOwnedError):
 
 
 class Cancelled(RedisLockError, exceptions.LockError):
-    """The wait was ended by ``cancel()``, by LOCK.CANCEL, or by another wait with this token."""
+    """The wait was ended by its ``cancel`` event, or by LOCK.CANCEL."""
 
 
 class Deadlock(RedisLockError, exceptions.LockError):
@@ -33,23 +33,20 @@ class NotReplicated(RedisLockError, exceptions.LockError):
 
 
 class NotHeld(RedisLockError, exceptions.LockError, RuntimeError):
-    """``release()`` of a lock that its caller doesn't hold."""
-
-
-class AlreadyHeld(RedisLockError, exceptions.LockError, RuntimeError):
-    """The thread that holds the lock acquired it again, and the lock isn't reentrant."""
+    """``release()`` of a grant that was released before."""
 
 
 class Unavailable(RedisLockError, exceptions.ConnectionError, exceptions.TimeoutError):
     """No server could execute the command in time. The text says what was wrong last."""
 
+    # True if no reply came in time, and False if something failed.
+    is_late = False
+    # The node of a cluster that failed.
+    address: Any = None
+
 
 class ModuleMissing(RedisLockError, exceptions.ResponseError):
     """The server hasn't loaded the redis-lock module."""
-
-
-class NoAnswer(exceptions.TimeoutError):
-    """No reply came in time. The server may still execute the command."""
 
 
 _REFUSED = (exceptions.AuthenticationError, exceptions.AuthorizationError)
@@ -85,13 +82,18 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, _OUTAGES) or text.split(" ")[0] in _OUTAGE_CODES
 
 
+def is_late(error: BaseException) -> bool:
+    """Return True if no reply came in time, and False if something failed."""
+    return isinstance(error, (exceptions.TimeoutError, asyncio.TimeoutError))
+
+
 def final(error: BaseException, token: bytes) -> BaseException:
     """Return the error for the caller. Its text never has the token."""
     error = refused(error) or error
     text = str(error)
     if token:
         text = text.replace(token.decode("utf-8", "replace"), "<token>")
-    if text.startswith("unknown command"):
+    if text.lower().startswith("unknown command 'lock."):
         return ModuleMissing("this server hasn't loaded redis-lock")
     if text.startswith("Protocol error: unauthenticated"):
         return exceptions.AuthenticationError("Authentication required.")

@@ -19,10 +19,10 @@ class Observer:
         ``outcome`` is "granted", "not acquired", "cancelled" or "failed".
         """
 
-    def granted(self, lock: Any) -> None:
+    def granted(self, grant: Any) -> None:
         """Told after each grant."""
 
-    def lost(self, lock: Any) -> None:
+    def lost(self, grant: Any) -> None:
         """Told once for each loss, in the background."""
 
     def unavailable(self, error: Exception) -> None:

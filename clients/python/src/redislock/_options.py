@@ -2,14 +2,17 @@
 
 import math
 import numbers
-import secrets
 from dataclasses import dataclass, field
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, Optional, Tuple, Union
 
 Key = Union[str, bytes]
 Words = Tuple[Any, ...]
 
 _MOST_MS = 2**53 - 1
+# The longest time of LEAVE that the server takes.
+_LONGEST_LEAVE_SECONDS = 86_400.0
+# The longest margin by default.
+_MARGIN_SECONDS = 1.0
 
 
 def milliseconds(name: str, seconds: Any, zero: bool = False) -> int:
@@ -35,7 +38,14 @@ def _raw(name: str, value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-def names_of(keys: Union[Key, Sequence[Key]]) -> Tuple[Key, ...]:
+def checked_token(token: Any) -> bytes:
+    raw = _raw("token", token)
+    if not 1 <= len(raw) <= 256 or raw == b"*":
+        raise ValueError("token must be 1 to 256 bytes, and not '*'")
+    return raw
+
+
+def names_of(keys: Union[Key, Iterable[Key]]) -> Tuple[Key, ...]:
     if isinstance(keys, (str, bytes)):
         return (keys,)
     try:
@@ -46,36 +56,28 @@ def names_of(keys: Union[Key, Sequence[Key]]) -> Tuple[Key, ...]:
 
 @dataclass(frozen=True)
 class Options:
-    """The keys, the token and the options of a lock. Times are in seconds."""
+    """The keys and the options of a lock. Times are in seconds."""
 
     keys: Tuple[Key, ...]
     lease: float
     wait: Optional[float]
-    token: Union[str, bytes] = field(repr=False)
     shared: bool
     limit: Optional[int]
     permits: Optional[int]
     session: bool
     keep: float
     renew: bool
-    reentrant: bool
+    margin: Optional[float]
     max_hold: Optional[float]
     at_least: float
     data: Union[str, bytes, None] = field(repr=False)
     replicas: Optional[int]
-
-    @classmethod
-    def of(cls, keys: Union[Key, Sequence[Key]], token: Any, **options: Any) -> "Options":
-        token = secrets.token_hex(16) if token is None else token
-        return cls(keys=names_of(keys), token=token, **options)
 
     def __post_init__(self) -> None:
         if not self.keys:
             raise ValueError("keys must name at least one key")
         if len({_raw("keys", key) for key in self.keys}) < len(self.keys):
             raise ValueError("keys must differ")
-        if not 1 <= len(self.raw_token) <= 256 or self.raw_token == b"*":
-            raise ValueError("token must be 1 to 256 bytes, and not '*'")
         for name in ("lease", "keep"):
             milliseconds(name, getattr(self, name))
         milliseconds("at_least", self.at_least, zero=True)
@@ -83,6 +85,10 @@ class Options:
             milliseconds("wait", self.wait, zero=True)
         if self.max_hold is not None:
             milliseconds("max_hold", self.max_hold)
+        if self.margin is not None:
+            milliseconds("margin", self.margin, zero=True)
+            if self.margin >= self.lease:
+                raise ValueError("margin must be less than lease")
         if self.limit is not None:
             _whole("limit", self.limit, 2**32 - 1)
         if self.permits is not None:
@@ -95,62 +101,74 @@ class Options:
             _whole("replicas", self.replicas, 1000)
 
     @property
-    def raw_token(self) -> bytes:
-        return _raw("token", self.token)
+    def margin_seconds(self) -> float:
+        """The time between the deadline and the end of the lease at the server."""
+        return min(self.lease / 10, _MARGIN_SECONDS) if self.margin is None else self.margin
 
-    def _words(self, verb: str, *options: Any) -> Words:
+    @property
+    def first_lease(self) -> float:
+        longest = math.inf if self.max_hold is None else self.max_hold
+        return min(self.lease, longest + self.margin_seconds)
+
+    @property
+    def longest_trace(self) -> float:
+        """How long the server may have a place or a grant of a token that it doesn't hear of."""
+        return max(self.first_lease, self.keep)
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def _words(self, verb: str, token: bytes, *options: Any) -> Words:
         if len(self.keys) == 1:
-            return (f"LOCK.{verb}", self.keys[0], self.token, *options)
-        return (f"LOCK.M{verb}", len(self.keys), *self.keys, self.token, *options)
+            return (f"LOCK.{verb}", self.keys[0], token, *options)
+        return (f"LOCK.M{verb}", len(self.keys), *self.keys, token, *options)
 
-    def _grant(self, lease: float, holds: int) -> Words:
-        words: Words = ("PX", milliseconds("lease", lease), "HOLDS", holds)
+    def _grant(self) -> Words:
+        words: Words = ("PX", milliseconds("lease", self.first_lease))
         if self.shared or self.limit is not None:
             words += ("SHARED",)
         if self.limit is not None:
             words += ("LIMIT", self.limit, "PERMITS", self.permits or 1)
         return words if self.data is None else (*words, "DATA", self.data)
 
-    def _tie(self) -> Words:
-        return ("SESSION",) if self.session else ()
-
     def _replicas(self, within: float) -> Words:
         if self.replicas is None:
             return ()
         return ("REPLICAS", self.replicas, "WITHIN", max(1, int(within * 1000)))
 
-    def acquire(self, lease: float, holds: int, within: float) -> Words:
+    def _keep(self, left: float) -> Words:
+        return ("KEEP", milliseconds("keep", min(self.keep, max(left, 0.0) + 1)))
+
+    def acquire(self, token: bytes, within: float) -> Words:
+        return self._words("ACQUIRE", token, *self._grant(), *self._replicas(within))
+
+    def wait_for(self, token: bytes, block: float, left: float, within: float) -> Words:
+        """Return the WAIT of a part of the time that is left. The last one leaves no place."""
+        keep = () if block >= left else self._keep(left)
+        block_ms = max(1, math.ceil(block * 1000))
         return self._words(
-            "ACQUIRE", *self._grant(lease, holds), *self._tie(), *self._replicas(within)
+            "WAIT", token, *self._grant(), "BLOCK", block_ms, *keep, *self._replicas(within)
         )
 
-    def wait_for(self, lease: float, left: float, within: float) -> Words:
-        """Return the WAIT for a time, which may be infinite."""
-        block = 0 if left == math.inf else max(1, math.ceil(left * 1000))
-        # No KEEP with SESSION, because it would keep the grant after the connection closes.
-        keep = self._tie() or ("KEEP", milliseconds("keep", self.keep))
-        return self._words("WAIT", *self._grant(lease, 1), "BLOCK", block, *keep, *self._replicas(within))  # fmt: skip
-
-    def queue(self, lease: float, channel: str, message: bytes) -> Words:
-        keep = ("KEEP", milliseconds("keep", self.keep))
-        return self._words("QUEUE", *self._grant(lease, 1), *keep, "NOTIFY", channel, message)
-
-    def extend(self, lease: float) -> Words:
-        return self._words("EXTEND", "PX", milliseconds("lease", lease), *self._tie())
-
-    def release(self, holds: int) -> Words:
-        return self._words("RELEASE", "HOLDS", holds)
-
-    def give_back(self, holds: int, rest: float) -> Words:
-        """Return the release of all but some holds, or the command that ends the lock later."""
-        if rest <= 0:
-            return self.release(holds)
+    def queue(self, token: bytes, left: float, channel: str, message: bytes) -> Words:
         return self._words(
-            "EXTEND", "PX", milliseconds("at_least", rest), *(self.session * ("NOSESSION",))
+            "QUEUE", token, *self._grant(), *self._keep(left), "NOTIFY", channel, message
         )
 
-    def cancel(self) -> Words:
-        return ("LOCK.CANCEL", self.keys[0], self.token)
+    def extend(self, token: bytes, lease: float, ties: bool) -> Words:
+        tie = ("SESSION",) if ties else ()
+        return self._words("EXTEND", token, "PX", milliseconds("lease", lease), "GT", *tie)
+
+    def release(self, token: bytes) -> Words:
+        return self._words("RELEASE", token)
+
+    def release_after(self, token: bytes, rest: float) -> Words:
+        """Return the command that ends the lock later, without its connection."""
+        untie = ("NOSESSION",) if self.session else ()
+        return self._words("EXTEND", token, "PX", milliseconds("at_least", rest), *untie)
+
+    def leave(self, token: bytes, seconds: float) -> Words:
+        leave_ms = milliseconds("lease", min(seconds, _LONGEST_LEAVE_SECONDS))
+        return self._words("RELEASE", token, "LEAVE", leave_ms)
 
 
 def is_free(info: Any) -> bool:

@@ -1,24 +1,35 @@
 """The part of locks that is specific to threads. Its coroutines block the calling thread."""
 
+import inspect
+import math
 import queue
-import socket
+import selectors
+import sys
 import threading
 import time
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, Callable, Coroutine, Dict, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, Coroutine, List, Optional, Sequence, TypeVar
 
-from redis import exceptions
+from redis import ConnectionPool, exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from ._call import Call
-from ._errors import Cancelled, NoAnswer
+from ._commands import Call
+from ._crowd import LOOK_SECONDS, Crowds, ThreadCrowd
+from ._errors import Cancelled, is_late
 from ._keeper import Keeper
 from ._observer import LOG, tell
 from ._options import Words
 
 T = TypeVar("T")
 
-# The most idle connections to one server.
-IDLE_CONNECTIONS = 8
+# The most unused connections to one server that stay open.
+IDLE_CONNECTIONS = 32
+# It needs no file descriptor, except where there is nothing better.
+_Selector: Any = getattr(selectors, "PollSelector", selectors.DefaultSelector)
+# Older versions of redis-py require the name of a command.
+_NAME = () if "command_name=None" in str(inspect.signature(ConnectionPool.get_connection)) else ("_",)
 
 
 def run(steps: Coroutine[Any, Any, T]) -> T:
@@ -33,133 +44,6 @@ def run(steps: Coroutine[Any, Any, T]) -> T:
 
 def in_thread(act: Callable[..., Any], *args: Any) -> None:
     threading.Thread(target=act, args=args, name="redislock", daemon=True).start()
-
-
-class Gate:
-    def __init__(self) -> None:
-        self._changes = threading.Condition()
-        self._is_open = False
-
-    def open(self) -> None:
-        self._is_open = True
-        self.wake()
-
-    def wake(self) -> None:
-        """Let those who wait look whether they are stopped."""
-        with self._changes:
-            self._changes.notify_all()
-
-    async def wait(self, seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> bool:
-        seconds = max(0.0, min(seconds, threading.TIMEOUT_MAX))
-        with self._changes:
-            self._changes.wait_for(lambda: self._is_open or is_stopped(), seconds)
-        return self._is_open
-
-
-class ThreadCall(Call):
-    """A call that another thread can stop."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._guard = threading.Lock()
-        self._is_stopped = False
-        self._wake: Optional[Callable[[], None]] = None
-
-    def begin(self, wake: Optional[Callable[[], None]]) -> None:
-        """Note how to wake the thread from what it begins now."""
-        with self._guard:
-            self._wake = wake
-            if self._is_stopped:
-                raise Cancelled("cancel() was called")
-
-    def stop(self) -> None:
-        with self._guard:
-            self._is_stopped = True
-            if self._wake is not None:
-                self._wake()
-
-    async def wait(self, gate: Gate, seconds: float) -> bool:
-        self.begin(gate.wake)
-        opened = await gate.wait(seconds, lambda: self._is_stopped)
-        self.begin(None)
-        return opened
-
-
-class Link:
-    """A connection for one command at a time."""
-
-    def __init__(self, raw: Any, address: Any) -> None:
-        self.raw = raw
-        self.address = address
-        self._busy = threading.Lock()
-        # True if a reply is missing, which a later command would take for its own.
-        self._is_spent = False
-
-    def is_usable(self) -> bool:
-        """Return False if the server closed the connection."""
-        try:
-            return not self.raw.can_read(0)
-        except Exception:
-            return False
-
-    async def exchange(
-        self, commands: Sequence[Words], until: float, call: ThreadCall
-    ) -> List[Any]:
-        if not self._busy.acquire(
-            timeout=max(0.0, min(until - time.monotonic(), threading.TIMEOUT_MAX))
-        ):
-            raise NoAnswer
-        try:
-            if self._is_spent:
-                raise exceptions.ConnectionError("a command before got no reply")
-            call.begin(self._interrupt)
-            self._is_spent = True
-            self.raw.send_packed_command(self.raw.pack_commands(commands))
-            replies = self._receive_all(len(commands), until)
-            self._is_spent = False
-            call.begin(None)
-            return replies
-        except exceptions.ConnectionError:
-            # If the call was stopped, that is the reason.
-            call.begin(None)
-            raise
-        finally:
-            self._busy.release()
-
-    def _receive_all(self, count: int, until: float) -> List[Any]:
-        replies: List[Any] = []
-        while len(replies) < count:
-            reply = self._receive(until)
-            replies.append(reply)
-            if isinstance(reply, exceptions.BusyLoadingError):
-                # redis-py has closed the connection, so no other reply comes.
-                replies += [reply] * (count - len(replies))
-        return replies
-
-    def _receive(self, until: float) -> Any:
-        while not self.raw.can_read(max(0.0, min(until - time.monotonic(), 60.0))):
-            if time.monotonic() >= until:
-                raise NoAnswer
-        try:
-            return self.raw.read_response(disable_decoding=True)
-        except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
-            return error
-
-    def _interrupt(self) -> None:
-        with suppress(OSError, TypeError):
-            # Not the method of the socket itself, because TLS would say goodbye to the server.
-            socket.socket.shutdown(self.raw._sock, socket.SHUT_RDWR)
-
-    def leave(self, commands: Sequence[Words]) -> None:
-        """Write commands behind what is unanswered, and close."""
-        with suppress(Exception):
-            if commands and self.raw._sock:
-                self.raw.send_packed_command(self.raw.pack_commands(commands))
-        self.close()
-
-    def close(self) -> None:
-        with suppress(Exception):
-            self.raw.disconnect()
 
 
 class ThreadKeeper(Keeper):
@@ -190,6 +74,8 @@ class ThreadKeeper(Keeper):
                     self._start_work(work)
                 continue
             if not self.held:
+                # The next grant wakes the keeper, because no look is to come.
+                self._looks_at = math.inf
                 self._thread = None
                 if not self._work.empty() or self.held:
                     self.start()
@@ -205,26 +91,25 @@ class ThreadKeeper(Keeper):
 class Threads:
     # A thread may wait in a blocking command.
     blocks = True
-    gate = Gate
-    guard = threading.Lock
-    call = ThreadCall
+    pool_class = ConnectionPool
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew in a forked process, which has no thread and no connection of the old one."""
+        """Start anew in a forked process, which has no thread of the old one."""
         self.keeper = ThreadKeeper()
-        self._idle: Dict[Any, List[Link]] = {}
+        self.crowds = Crowds(ThreadCrowd)
+
+    def scope(self) -> Any:
+        """Return what the pools belong to."""
+        return None
 
     def me(self) -> Any:
         return threading.current_thread()
 
-    # The owner of a reentrant lock.
-    owner = me
-
-    def has_ended(self, owner: threading.Thread) -> bool:
-        return not owner.is_alive()
+    def lives(self, thread: Any) -> bool:
+        return bool(thread.is_alive())
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run work in the background. Raise RuntimeError if no thread can be started."""
@@ -235,110 +120,149 @@ class Threads:
             raise
 
     def start_from_finalizer(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self.keeper.start(lambda: run(make()))
+        # At the end of the interpreter a thread would never start.
+        if not sys.is_finalizing():
+            self.keeper.start(lambda: run(make()))
 
-    def tell(self, on_lost: Callable[[Any], Any], lock: Any) -> None:
+    def tell(self, on_lost: Callable[[Any], Any], grant: Any) -> None:
         try:
-            in_thread(on_lost, lock)
+            in_thread(on_lost, grant)
         except RuntimeError:
             # No more threads, but the program must hear of the loss.
-            tell(on_lost, lock)
+            tell(on_lost, grant)
 
-    async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+    async def sleep(self, seconds: float, stop: Optional[threading.Event] = None) -> None:
+        if stop is None:
+            time.sleep(max(0.0, seconds))
+        elif stop.wait(max(0.0, min(seconds, threading.TIMEOUT_MAX))):
+            raise Cancelled("the cancel event is set")
 
     async def done(self, result: T) -> T:
         """Return the result of a call of redis-py. In redis.asyncio it is awaited."""
         return result
 
-    async def abandon(self, raw: Any) -> None:
-        raw.disconnect()
-
-    async def learn_nodes(self, cluster: Any) -> None:
-        if not cluster.get_nodes():
-            cluster.nodes_manager.initialize()
-
-    def pool(self, cluster: Any, node: Any) -> Any:
-        return cluster.get_redis_connection(node).connection_pool
-
     def socket_timeout(self, seconds: float) -> float:
         return seconds
 
+    # --- redis-py's client ------------------------------------------------------------------------
+
+    def no_retry(self) -> Any:
+        return Retry(NoBackoff(), 0)
+
+    async def learn_nodes(self, cluster: Any, until: float) -> None:
+        if not cluster.get_nodes():
+            cluster.nodes_manager.initialize()
+
+    def node_settings(self, cluster: Any, address: Any) -> Any:
+        """Return a pool of the client, whose settings are those of every node."""
+        node = cluster.get_node(*address) or next(iter(cluster.get_nodes()))
+        return cluster.get_redis_connection(node).connection_pool
+
     # --- connections ------------------------------------------------------------------------------
 
-    async def take(
-        self, servers: Any, key: Any, elsewhere: Any, call: ThreadCall, until: float, kind: str
-    ) -> Link:
-        """Return the call's connection, an idle one, or a new one."""
-        if call.kept.link is None or elsewhere is not None:
-            call.part(self)
-            idle = self._idle.get(servers.find(key, elsewhere), [])
-            while idle and not call.unanswered and call.kept.link is None:
-                link = idle.pop()
-                if link.is_usable():
-                    call.kept.link = link
-                else:
-                    link.close()
-            if call.kept.link is None:
-                opened = await self._open(servers.open(key, elsewhere), call, until)
-                if call.kept.link is None:
-                    call.kept.link = opened
-                else:
-                    # Another call of the same session was faster.
-                    self._put(opened)
-        return call.kept.link  # type: ignore[no-any-return]
+    async def exchange(
+        self, pool: Any, commands: Sequence[Words], until: float, call: Call, is_of_waiter: bool
+    ) -> Any:
+        """Send commands, and return the last one's reply. It may be an error."""
+        began = time.monotonic()
+        connection = call.tie and call.tie.latest(pool)
+        connection = connection or self._take(pool, until, call.stop)
+        is_clean = False
+        call.unanswered += 1
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
+            reply = [self._receive(connection, until, call.stop) for _ in commands][-1]
+            call.unanswered -= 1
+            is_clean = True
+            return reply
+        except Exception as error:
+            # A connection isn't dead because a short limit is over.
+            if not is_late(error) or time.monotonic() - began > 0.9 * pool.longest_seconds:
+                pool.disconnect(inuse_connections=False)
+            raise
+        finally:
+            if call.tie:
+                call.tie.keep(pool, connection, is_clean)
+            else:
+                self.put_back(pool, connection, is_clean)
 
-    async def _open(
-        self, opening: Coroutine[Any, Any, Any], call: ThreadCall, until: float
-    ) -> Link:
-        """Connect in another thread, because DNS and others know no time limit."""
-        gate, guard = Gate(), threading.Lock()
-        results: List[Any] = []
+    def _take(self, pool: Any, until: float, stop: Optional[threading.Event]) -> Any:
+        if until <= time.monotonic():
+            raise exceptions.TimeoutError("no time left")
+        if _is_ready(pool):
+            return pool.get_connection(*_NAME)
+        return self._connect(pool, until, stop)
+
+    def _connect(self, pool: Any, until: float, stop: Optional[threading.Event]) -> Any:
+        """Connect in another thread, because DNS, Sentinels and a handshake have no common limit.
+
+        A connection that comes too late goes to the pool.
+        """
+        opened: "Future[Any]" = Future()
 
         def work() -> None:
             try:
-                result: Any = Link(*run(opening))
+                connection = pool.get_connection(*_NAME)
             except BaseException as error:
-                result = error
-            with guard:
-                results.append(result)
-                is_late = len(results) > 1
-            gate.open()
-            if is_late and isinstance(result, Link):
-                self._put(result)
+                if opened.set_running_or_notify_cancel():
+                    opened.set_exception(error)
+            else:
+                if opened.set_running_or_notify_cancel():
+                    opened.set_result(connection)
+                else:
+                    self.put_back(pool, connection, True)
 
         in_thread(work)
         try:
-            await call.wait(gate, until - time.monotonic())
-        except BaseException:
-            with guard:
-                results.append(None)
-            if isinstance(results[0], Link):
-                self._put(results[0])
-            raise
-        with guard:
-            results.append(NoAnswer())
-        if isinstance(results[0], BaseException):
-            raise results[0]
-        return results[0]  # type: ignore[no-any-return]
+            self._wait(lambda seconds: wait([opened], seconds).done, until, stop)
+        except BaseException as error:
+            if opened.cancel():
+                raise
+            if not isinstance(error, Exception):
+                # An interrupt as the connection opened.
+                if opened.exception() is None:
+                    self.put_back(pool, opened.result(), True)
+                raise
+        return opened.result()
 
-    def put_back(self, call: Call) -> None:
-        """Keep the call's connection for later calls."""
-        link, call.kept.link = call.kept.link, None
-        if link is not None:
-            self._put(link)
+    def _receive(self, connection: Any, until: float, stop: Optional[threading.Event]) -> Any:
+        self._wait(connection.can_read, until, stop)
+        try:
+            # The connection of a session must stay open if a reply is late.
+            return connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
+            return error
 
-    def _put(self, link: Link) -> None:
-        idle = self._idle.setdefault(link.address, [])
-        if len(idle) < IDLE_CONNECTIONS:
-            idle.append(link)
-        else:
-            link.close()
+    def _wait(
+        self, is_done: Callable[[float], Any], until: float, stop: Optional[threading.Event]
+    ) -> None:
+        """Wait until something is done. Raise an error at the end of the time, or if cancelled."""
+        longest = 60.0 if stop is None else LOOK_SECONDS
+        while not is_done(max(0.0, min(until - time.monotonic(), longest))):
+            if stop is not None and stop.is_set():
+                raise Cancelled("the cancel event is set")
+            if time.monotonic() >= until:
+                raise exceptions.TimeoutError("no reply in time")
 
-    def drop(self, address: Any) -> None:
-        for link in self._idle.pop(address, []):
-            link.close()
+    def put_back(self, pool: Any, connection: Any, is_clean: bool) -> None:
+        """Return a connection to its pool, which keeps only some unused connections open."""
+        with suppress(Exception):
+            if not is_clean or len(pool._available_connections) >= IDLE_CONNECTIONS:
+                connection.disconnect()
+        pool.release(connection)
 
-    async def close(self) -> None:
-        for address in list(self._idle):
-            self.drop(address)
+    async def close(self, pools: List[Any], seconds: float) -> None:
+        for pool in pools:
+            pool.disconnect(inuse_connections=False)
+
+
+def _is_ready(pool: Any) -> bool:
+    """Return True if the next unused connection is open, so that the pool needn't connect."""
+    try:
+        with _Selector() as selector:
+            selector.register(pool._available_connections[-1]._sock, selectors.EVENT_READ)
+            # The end of the connection can be read, and what nobody asked for.
+            return not selector.select(0)
+    except (IndexError, OSError, ValueError):
+        # Another thread took it, or it is closed.
+        return False

@@ -1,0 +1,233 @@
+"""Locks and their factory, written once for threads and for tasks."""
+
+import math
+import os
+import secrets
+import time
+import weakref
+from contextlib import suppress
+from typing import Any, Callable, Generic, List, Optional, Sequence, Tuple, Type, TypeVar, Union
+
+from ._acquire import Acquire
+from ._commands import Call, Commands
+from ._errors import Cancelled, NotAcquired
+from ._grant import HELD, GrantBase, Hold
+from ._observer import Observer, tell
+from ._options import Key, Options, Words, checked_token, is_free, milliseconds, names_of
+
+G = TypeVar("G", bound=GrantBase)
+
+
+class LockBase(Generic[G]):
+    """A lock: keys and options. All threads and tasks may share it."""
+
+    _grant_class: Type[G]
+
+    def __init__(self, locks: "LocksBase[Any, Any]", options: Options, on_lost: Any) -> None:
+        self._locks = locks
+        self._options = options
+        self._on_lost = on_lost
+        # The grants of ``with``, and the threads or tasks that entered it.
+        self._entered: List[Tuple[Any, G]] = []
+
+    def __repr__(self) -> str:
+        name = f"{type(self).__module__}.{type(self).__qualname__}"
+        return f"<{name} {self._options.keys!r}>"
+
+    @property
+    def keys(self) -> Tuple[Key, ...]:
+        """The keys."""
+        return self._options.keys
+
+    async def _acquire(
+        self,
+        timeout: Optional[float] = None,
+        blocking: bool = True,
+        stop: Any = None,
+        token: Optional[bytes] = None,
+    ) -> Optional[G]:
+        if not blocking and timeout is not None:
+            raise ValueError("timeout needs blocking=True")
+        seconds = timeout if blocking else 0.0
+        if seconds is None:
+            seconds = self._options.wait
+        limit = math.inf if seconds is None else milliseconds("timeout", seconds, zero=True) / 1000
+        began = time.monotonic()
+        self._locks._io.scope()
+        drawn = token or secrets.token_hex(16).encode()
+        acquire = Acquire(self._locks._commands, self._options, drawn, limit, stop)
+        acquire.is_shared_token = token is not None
+        outcome, hold = "failed", None
+        try:
+            hold = await acquire.run()
+            outcome = "not acquired" if hold is None else "granted"
+        except BaseException as error:
+            if isinstance(error, Cancelled) or not isinstance(error, Exception):
+                outcome = "cancelled"
+            raise
+        finally:
+            if acquire.has_waited or hold is None:
+                observer = self._locks._observer
+                tell(observer.waited, self, time.monotonic() - began, outcome)
+        return None if hold is None else await self._granted(hold)
+
+    async def _granted(self, hold: Hold) -> G:
+        grant = self._grant_class(self, hold)
+        try:
+            self._locks._io.keeper.hold(hold)
+        except BaseException:
+            # No thread can be started that renews it.
+            with suppress(Exception):
+                await hold.release()
+            raise
+        tell(self._locks._observer.granted, grant)
+        return grant
+
+    async def _is_locked(self) -> bool:
+        commands, keys = self._locks._commands, self._options.keys
+        infos = await commands.of_each_key(keys, "LOCK.INFO", "WAITERS", 0, call=Call())
+        return not all(is_free(info) for info in infos)
+
+    def _enter(self, grant: Optional[G]) -> G:
+        if grant is None:
+            raise NotAcquired("somebody else had the lock all the time")
+        self._entered.append((self._locks._io.me(), grant))
+        return grant
+
+    def _left(self) -> G:
+        """Return the latest grant of ``with`` in this thread or task."""
+        me = self._locks._io.me()
+        # A copy, because other threads enter and leave meanwhile.
+        entered = list(self._entered)
+        mine = [it for it in entered if it[0] is me]
+        # A fixture may enter in one task and leave in another.
+        ended = [it for it in entered if not self._locks._io.lives(it[0])]
+        entry = (mine or ended or entered)[-1]
+        self._entered.remove(entry)
+        return entry[1]
+
+
+L = TypeVar("L", bound=LockBase[Any])
+
+
+class LocksBase(Generic[L, G]):
+    """A factory of locks with the settings of a client."""
+
+    _lock_class: Type[L]
+    _client_classes: Any
+
+    def __init__(
+        self, client: Any, io: Any, command_timeout: float, observer: Optional[Observer]
+    ) -> None:
+        if not isinstance(client, self._client_classes):
+            names = " or ".join(f"{it.__module__}.{it.__qualname__}" for it in self._client_classes)
+            raise TypeError(f"client must be a {names}")
+        if observer is not None and not isinstance(observer, Observer):
+            raise TypeError("observer must be a redislock.Observer")
+        seconds = milliseconds("command_timeout", command_timeout) / 1000
+        self._io = io
+        self._observer = observer or Observer()
+        self._commands = Commands(client, io, seconds, self._observer)
+        _ALL.add(self)
+
+    def lock(
+        self,
+        keys: Union[Key, Sequence[Key]],
+        lease: float = 30.0,
+        *,
+        wait: Optional[float] = None,
+        shared: bool = False,
+        limit: Optional[int] = None,
+        permits: Optional[int] = None,
+        session: bool = False,
+        keep: float = 10.0,
+        renew: bool = True,
+        margin: Optional[float] = None,
+        max_hold: Optional[float] = 86_400.0,
+        at_least: float = 0.0,
+        data: Union[str, bytes, None] = None,
+        replicas: Optional[int] = None,
+        on_lost: Optional[Callable[[G], Any]] = None,
+    ) -> L:
+        """Return a lock on a key, or on several keys that are granted together or not at all.
+
+        Times are in seconds, and rounded up to whole milliseconds. A wrong argument raises
+        ``ValueError`` or ``TypeError`` that names it.
+
+        :param keys: ``str`` or ``bytes``, one or several. In a cluster all in one slot.
+        :param lease: how long others wait if this process dies; more than 0. Default: 30.
+        :param wait: how long ``acquire()`` and ``with`` wait; 0 or more. Default: None, no limit.
+        :param shared: True if shared holders admit each other. Default: False.
+        :param limit: a semaphore with that many permits, 1 to 2**32 - 1. Default: None.
+        :param permits: how many permits a grant takes, 1 to ``limit``. Default: None, 1.
+        :param session: True if a grant ends with its connection. Default: False.
+        :param keep: how long the server keeps the place of a waiter that it doesn't hear of.
+            Default: 10.
+        :param renew: True to renew the lease at a third of it. Default: True.
+        :param margin: how long before the end of the lease a grant counts as lost, so that the
+            program can stop before anybody else has the lock; 0 or more, and less than ``lease``.
+            Default: None, a tenth of the lease, and at most 1.
+        :param max_hold: how long the lease is renewed, from the grant. Default: 86400, a day. None
+            has no end.
+        :param at_least: after the release the lock stays held until that long after the grant.
+            Default: 0.
+        :param data: what LOCK.INFO shows of this holder, at most 1024 bytes. Default: None.
+        :param replicas: how many replicas must acknowledge the grant within the command timeout, 1
+            to 1000; otherwise ``NotReplicated``. Default: None.
+        :param on_lost: called with the grant, once for each loss. Default: None.
+        """
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError("on_lost must be callable")
+        options = Options(
+            names_of(keys), lease, wait, bool(shared), limit, permits, bool(session), keep,
+            bool(renew), margin, max_hold, at_least, data, replicas,
+        )  # fmt: skip
+        return self._lock_class(self, options, on_lost)
+
+    async def _adopt(self, keys: Any, token: Any, fence: int, options: Any) -> Optional[G]:
+        lock = self.lock(keys, **options)
+        hold = Hold(self._commands, lock._options, checked_token(token), fence)
+        if not await hold.take_over(lock._options.first_lease):
+            return None
+        return await lock._granted(hold)  # type: ignore[no-any-return]
+
+    async def _release_all(self) -> int:
+        count = 0
+        failure: Optional[Exception] = None
+        until = time.monotonic() + self._commands.command_timeout
+        for hold in list(self._io.keeper.held):
+            try:
+                count += hold.state == HELD and await hold.release(until)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return count
+
+    async def _send(self, key: Key, words: Words) -> Any:
+        """Return the reply to a command that belongs to no grant."""
+        (reply,) = await self._commands.of_each_key([key], words[0], *words[2:], call=Call())
+        return reply
+
+    async def _close(self) -> None:
+        pools = list(self._commands.servers.pools.values())
+        await self._io.close(pools, self._commands.command_timeout)
+
+    def _forked(self) -> None:
+        """Forget the grants in a forked process, because the parent has them."""
+        for hold in list(self._io.keeper.held):
+            hold.abandon()
+        self._io.forget()
+        self._commands.servers.pools.clear()
+
+
+_ALL: "weakref.WeakSet[LocksBase[Any, Any]]" = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for locks in list(_ALL):
+        locks._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,143 @@
+"""The server of a key, and a pool of connections to it with the settings of the program's client."""
+
+import inspect
+import random
+import socket
+from typing import Any, Dict, Optional, Tuple
+
+from redis.connection import AbstractConnection
+from redis.exceptions import RedisClusterException
+
+from ._options import Key
+
+Address = Tuple[Any, Any]
+
+# Keepalive notices a peer that died silently, even while nothing is sent.
+KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
+
+# perf: The name and the version of the library cost a new connection two round trips.
+_NAMELESS: Dict[str, Any] = {"lib_name": None, "lib_version": None}
+if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters:
+    # Newer versions of redis-py deprecate the two.
+    _NAMELESS = {"driver_info": None}
+
+
+class Servers:
+    """Finds the server of a key by the program's client, and makes one pool for each server.
+
+    The pools are redis-py's own, apart from the program's. So a wait takes no connection from the
+    program, and every connection has the command timeout.
+    """
+
+    def __init__(self, client: Any, io: Any, attempt_seconds: float) -> None:
+        self.client = client
+        self.is_cluster = hasattr(client, "get_node_from_key")
+        self._io = io
+        self._attempt_seconds = attempt_seconds
+        self.pools: Dict[Optional[Address], Any] = {}
+        self._scope: Any = None
+
+    async def address(self, key: Key, until: float) -> Optional[Address]:
+        """Return the address of the key's node in a cluster, or None if there is one server."""
+        if not self.is_cluster:
+            return None
+        await self._io.learn_nodes(self.client, until)
+        try:
+            node = self.client.get_node_from_key(key)
+        except (RedisClusterException, KeyError, IndexError):
+            node = None
+        # A node without the slot redirects to its node.
+        node = node or random.choice(list(self.client.get_nodes()))
+        return node.host, node.port
+
+    def other_than(self, address: Optional[Address]) -> Optional[Address]:
+        """Return another node of the cluster, which knows where the slots of a dead node are."""
+        if address is None:
+            return None
+        others = {(node.host, node.port) for node in self.client.get_nodes()} - {address}
+        return random.choice(sorted(others)) if others else None
+
+    async def moved(self, error: Any) -> None:
+        """Tell the program's client where a slot is now."""
+        nodes = self.client.nodes_manager
+        if hasattr(nodes, "move_slot"):
+            await self._io.done(nodes.move_slot(error))
+        else:
+            # redis-py 5 reads it when it looks for the slot.
+            nodes._moved_exception = error
+
+    def pool(self, address: Optional[Address]) -> Any:
+        scope = self._io.scope()
+        if scope != self._scope:
+            self._scope, self.pools = scope, {}
+        if address not in self.pools:
+            pool = self._new_pool(address)
+            pool.longest_seconds = self._attempt_seconds
+            self.pools.setdefault(address, pool)
+        return self.pools[address]
+
+    def name(self, address: Optional[Address]) -> str:
+        """Return the address in words."""
+        if address is not None:
+            return f"{address[0]}:{address[1]}"
+        if self.is_cluster:
+            return "the cluster"
+        pool = self.client.connection_pool
+        if hasattr(pool, "sentinel_manager"):
+            return f"the primary {pool.service_name}"
+        settings = pool.connection_kwargs
+        if "path" in settings:
+            return str(settings["path"])
+        # The defaults of redis-py.
+        return f"{settings.get('host') or 'localhost'}:{settings.get('port') or 6379}"
+
+    def _new_pool(self, address: Optional[Address]) -> Any:
+        if address is None:
+            source = self.client.connection_pool
+        else:
+            source = self._io.node_settings(self.client, address)
+        settings = {
+            name: value
+            for name, value in source.connection_kwargs.items()
+            if "maint_notifications" not in name
+            and name not in ("connection_pool", "lib_name", "lib_version")
+        }
+        settings.update(
+            decode_responses=False,
+            protocol=2,
+            socket_timeout=self._io.socket_timeout(self._attempt_seconds),
+            socket_connect_timeout=self._attempt_seconds,
+            retry=self._io.no_retry(),
+            max_connections=2**31 - 1,
+            retry_on_timeout=False,
+            retry_on_error=[],
+            health_check_interval=0,
+            **_NAMELESS,
+        )
+        if address is not None:
+            settings.update(host=address[0], port=address[1])
+        if "path" not in settings:
+            settings.update(socket_keepalive=True, socket_keepalive_options=KEEPALIVE)
+        if hasattr(source, "sentinel_manager"):
+            return self._sentinel_pool(source, settings)
+        return self._io.pool_class(connection_class=source.connection_class, **settings)
+
+    def _sentinel_pool(self, source: Any, settings: Dict[str, Any]) -> Any:
+        """Return a pool whose connections ask the program's Sentinels for the primary."""
+        manager = source.sentinel_manager
+        asked = [it.connection_pool.connection_kwargs for it in manager.sentinels]
+        timeouts = {
+            name: settings[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")
+        }
+        bounded = type(manager)(
+            [(it["host"], it["port"]) for it in asked],
+            min_other_sentinels=manager.min_other_sentinels,
+            sentinel_kwargs={**manager.sentinel_kwargs, **timeouts},
+        )
+        settings.pop("host", None)
+        settings.pop("port", None)
+        return type(source)(source.service_name, bounded, **settings)
