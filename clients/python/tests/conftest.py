@@ -1,12 +1,18 @@
 """Servers with the module. REDIS_LOCK_RIG names the program that starts them."""
 
+import asyncio
+import contextlib
 import functools
+import inspect
 import os
 import subprocess
+import threading
 import time
 
 import pytest
 from redis import ConnectionError, Redis
+
+from redislock import Observer
 
 
 def until(what, is_so, patience=20.0):
@@ -14,6 +20,65 @@ def until(what, is_so, patience=20.0):
     while not is_so():
         assert time.monotonic() < deadline, f"not in {patience} s: {what}"
         time.sleep(0.005)
+
+
+async def until_task(what, is_so, patience=20.0):
+    """Wait like ``until``, and let other tasks run meanwhile."""
+    deadline = time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in {patience} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+async def done(result):
+    """Return the result of a call for threads or for tasks."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def in_thread(act, *args, **options):
+    """Start a call in another thread. Return a function that gives its result or its error."""
+    result = []
+
+    def run():
+        try:
+            result.append((act(*args, **options), None))
+        except BaseException as error:
+            result.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def outcome():
+        thread.join(20)
+        assert result, "the call hasn't ended"
+        value, error = result[0]
+        if error is not None:
+            raise error
+        return value
+
+    return outcome
+
+
+class Notes(Observer):
+    """Notes the events that it hears of."""
+
+    def __init__(self):
+        self.seen = []
+
+    def waited(self, lock, seconds, outcome):
+        self.seen.append(("waited", outcome))
+
+    def granted(self, grant):
+        self.seen.append(("granted", grant.fence))
+
+    def lost(self, grant):
+        self.seen.append(("lost", grant.fence))
+
+    def unavailable(self, error):
+        self.seen.append(("unavailable", str(error)))
+
+    def count(self, event):
+        return sum(it[0] == event for it in self.seen)
 
 
 @functools.cache
@@ -41,15 +106,26 @@ class Server:
         self.port = int(port)
         self.redis = Redis(port=self.port, protocol=2)
 
-    def waiters(self, key):
+    def info(self, key):
         info = self.redis.execute_command("LOCK.INFO", key)
-        return 0 if info is None else dict(zip(info[::2], info[1::2]))[b"waiters"]
+        return {} if info is None else dict(zip(info[::2], info[1::2]))
+
+    def waiters(self, key):
+        return self.info(key).get(b"waiters", 0)
 
     def until_waiting(self, key, count=1):
         until(f"{count} wait for {key}", lambda: self.waiters(key) == count)
 
     def is_free(self, key):
-        return self.redis.execute_command("LOCK.INFO", key) is None
+        return not self.info(key)
+
+    def left(self, grant):
+        """Return the lease at the server in seconds."""
+        return self.redis.execute_command("LOCK.CHECK", grant.keys[0], grant.token) / 1000
+
+    def connected(self):
+        """Return how often clients have connected."""
+        return self.redis.info("stats")["total_connections_received"]
 
     def other_holds(self, key):
         assert self.redis.execute_command("LOCK.ACQUIRE", key, "other", "PX", 600_000)
@@ -57,11 +133,21 @@ class Server:
     def other_releases(self, key):
         assert self.redis.execute_command("LOCK.RELEASE", key, "other") == 1
 
-    def freeze(self):
-        order("freeze", self.port)
+    @contextlib.contextmanager
+    def allowing(self, *rules):
+        """Give the settings of a user with these rules."""
+        rules = ("on", "nopass", "~*", "&*", "+@all", *rules)
+        self.redis.execute_command("ACL", "SETUSER", "u", *rules)
+        yield {"port": self.port, "username": "u", "password": ""}
+        self.redis.execute_command("ACL", "DELUSER", "u")
 
-    def thaw(self):
-        order("thaw", self.port)
+    @contextlib.contextmanager
+    def standing_still(self):
+        order("freeze", self.port)
+        try:
+            yield
+        finally:
+            order("thaw", self.port)
 
     def stop(self):
         order("end", self.port)
@@ -97,18 +183,26 @@ def sentinel(server):
 
 @pytest.fixture
 def lose_replies(monkeypatch):
-    """Let the next commands of a verb be executed, and lose their replies and their connection."""
+    """Lose the replies to the next commands of a verb, or also the commands, with the connection.
 
-    def lose(kind, verb, count=1):
-        exchange, left = kind.exchange, [None] * count
+    The function returns the words of the lost commands.
+    """
 
-        async def lossy(link, commands, *args):
-            replies = await exchange(link, commands, *args)
-            if left and commands[0][0] == verb:
-                left.pop()
-                raise ConnectionError("the reply was lost")
-            return replies
+    def lose(io, verb, count=1, arrive=True):
+        exchange, lost = io.exchange, []
 
-        monkeypatch.setattr(kind, "exchange", lossy)
+        async def lossy(pool, commands, until, call, *args):
+            if commands[0][0] != verb or len(lost) == count:
+                return await exchange(pool, commands, until, call, *args)
+            lost.append(commands[0])
+            if arrive:
+                await exchange(pool, commands, until, call, *args)
+            call.unanswered += 1
+            if call.tie:
+                call.tie._is_clean = False
+            raise ConnectionError("the reply was lost")
+
+        monkeypatch.setattr(io, "exchange", lossy)
+        return lost
 
     return lose

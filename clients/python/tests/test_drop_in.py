@@ -9,9 +9,8 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import LockNotOwnedError
 from redis.lock import Lock as OldLock
 
-from conftest import until
-from redislock import Unavailable, _threads, asyncio_compat, compat
-from test_threads import in_thread
+from conftest import in_thread, until, until_task
+from redislock import Unavailable, asyncio_compat, compat
 
 KEY = "k"
 
@@ -86,8 +85,31 @@ async def test_a_chosen_token_is_granted_to_one_task(server):
 def test_a_release_whose_reply_was_lost_was_a_release(server, lose_replies):
     lock = compat.Lock(Redis(port=server.port), KEY)
     assert lock.acquire()
-    lose_replies(_threads.Link, "LOCK.RELEASE")
+    lose_replies(lock._locks._io, "LOCK.RELEASE")
     lock.release()
+    assert server.is_free(KEY)
+
+
+def test_an_acquire_without_a_reply_leaves_nothing(server, lose_replies):
+    lock = compat.Lock(Redis(port=server.port), KEY, blocking_timeout=0.3)
+    lost = [lose_replies(lock._locks._io, f"LOCK.{verb}", 99) for verb in ("ACQUIRE", "WAIT")]
+    with pytest.raises(redis.ConnectionError):
+        lock.acquire()
+    until("it is released", lambda: server.is_free(KEY))
+    for words in sum(lost, []):
+        # The command arrives once more, late.
+        with pytest.raises(redis.ResponseError, match="LEFT"):
+            server.redis.execute_command(*words)
+    assert server.is_free(KEY)
+
+
+def test_a_late_acquire_of_a_released_lock_is_turned_away(server, lose_replies):
+    lock = compat.Lock(Redis(port=server.port), KEY)
+    lost = lose_replies(lock._locks._io, "LOCK.ACQUIRE")
+    with lock:
+        pass
+    with pytest.raises(redis.ResponseError, match="LEFT"):
+        server.redis.execute_command(*lost[0])
     assert server.is_free(KEY)
 
 
@@ -113,7 +135,7 @@ async def test_it_waits_in_the_queue_of_tasks_too(server):
         server.other_holds(KEY)
         lock = client.lock(KEY, timeout=10, lock_class=asyncio_compat.Lock, blocking_timeout=1)
         assert not await lock.acquire()
-        assert server.waiters(KEY) == 0
+        await until_task("no place is left", lambda: server.waiters(KEY) == 0)
         server.other_releases(KEY)
         async with lock:
             assert await lock.owned()

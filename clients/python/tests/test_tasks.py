@@ -5,82 +5,41 @@ import random
 import time
 
 import pytest
-from redis.asyncio import ConnectionPool, Redis
+from conftest import Notes, Server, until_task
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import MovedError
 
-from redislock import LockLost, NotAcquired
+from redislock import LockLost, NotAcquired, NotHeld
+from redislock._crowd import MOST_ASKING
 from redislock.asyncio import Locks
 
 KEY = "k"
-
-SETTINGS = {
-    "defaults": {},
-    "a pool of one connection": {"max_connections": 1},
-    "decoded answers": {"decode_responses": True},
-    "RESP2": {"protocol": 2},
-    "RESP3": {"protocol": 3},
-    "a short time limit": {"socket_timeout": 2},
-    "health checks": {"health_check_interval": 1},
-}
 
 
 @pytest.fixture
 async def locks(server):
     client = Redis(port=server.port)
-    locks = Locks(client)
+    # Long, because the machine may be busy.
+    locks = Locks(client, command_timeout=10, observer=Notes())
     yield locks
     await locks.aclose()
     await client.aclose()
 
 
-async def until(what, is_so, patience=20.0):
-    deadline = time.monotonic() + patience
-    while not is_so():
-        assert time.monotonic() < deadline, f"not in {patience} s: {what}"
-        await asyncio.sleep(0.005)
+async def until_idle(locks):
+    await until_task("nothing is on its way", lambda: not locks._io._running, 5)
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
-async def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings):
-    client = Redis(port=server.port, **settings)
-    locks = Locks(client)
-    waiter = locks.lock(KEY)
-    async with locks.lock(KEY) as holder:
-        assert await holder.locked()
-        assert 25 < await holder.left() <= 30
-        waits = asyncio.ensure_future(waiter.acquire())
-        await until("it waits", lambda: server.waiters(KEY) == 1)
-        connected = server.redis.info("stats")["total_connections_received"]
-        began = time.monotonic()
-        long = 2.3 if {"socket_timeout", "health_check_interval"} & {*settings} else 0.2
-        await until("it has waited long", lambda: time.monotonic() > began + long)
-        # The same wait continues, without a new connection.
-        assert server.redis.info("stats")["total_connections_received"] == connected
-    assert await waits
-    await client.ping()
-    await locks.aclose()
-    await client.aclose()
+# --- cancelled tasks ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"host": "localhost", "port": "text"}])
-async def test_a_client_that_names_its_server_in_another_way_keeps_its_connection(server, settings):
-    port = str(server.port) if settings else server.port
-    client = Redis(connection_pool=ConnectionPool(**{**settings, "port": port}))
-    locks = Locks(client)
-    connected = server.redis.info("stats")["total_connections_received"]
-    for _ in range(20):
-        async with locks.lock(KEY):
-            pass
-    assert server.redis.info("stats")["total_connections_received"] - connected == 1
-    await locks.aclose()
-    await client.aclose()
-
-
-async def test_a_task_may_be_cancelled_at_any_moment_of_its_wait(server, locks):
+@pytest.mark.parametrize("options", [{}, {"session": True}], ids=["plain", "session"])
+async def test_a_task_may_be_cancelled_at_any_moment_of_its_wait(server, locks, options):
     """Cancel a wait whose lock becomes free during the wait, is free before it, or stays held."""
     chance = random.Random(7)
-    cancelled = 0
+    lock, cancelled = locks.lock(KEY, **options), 0
     for round in range(120):
-        lock = locks.lock(KEY)
         held = round % 3 > 0
         if held:
             server.other_holds(KEY)
@@ -89,21 +48,22 @@ async def test_a_task_may_be_cancelled_at_any_moment_of_its_wait(server, locks):
         if held and round % 3 == 1:
             server.other_releases(KEY)
         waits.cancel()
-        # Cancels the task once more while it cleans up.
+        # Cancels the task once more while it ends.
         if round % 5 == 0:
             await asyncio.sleep(0)
             waits.cancel()
         try:
-            await waits
-            server.redis.delete(KEY)
+            assert await (await waits).release()
         except asyncio.CancelledError:
             cancelled += 1
         if held and round % 3 == 2:
             server.other_releases(KEY)
-        await until(f"nothing is left in round {round}", lambda: server.is_free(KEY), 5)
+        await until_idle(locks)
+        assert server.is_free(KEY), f"round {round}"
     assert cancelled > 40
-    async with locks.lock(KEY):
-        pass
+    async with lock as grant:
+        assert await grant.owned()
+    assert locks._observer.count("lost") == 0
 
 
 async def test_a_task_may_be_cancelled_at_any_step_of_connecting(server):
@@ -118,12 +78,12 @@ async def test_a_task_may_be_cancelled_at_any_step_of_connecting(server):
         waits.cancel()
         done, _ = await asyncio.wait({waits}, timeout=5)
         assert done and waits.cancelled(), f"cancelled after {steps} steps"
-        assert server.waiters(KEY) == 0
+        await until_task("no place is left", lambda: server.waiters(KEY) == 0)
         await locks.aclose()
         await client.aclose()
 
 
-async def test_a_task_may_be_cancelled_at_any_moment_of_its_release(server, locks):
+async def test_a_task_may_be_cancelled_at_any_moment_of_its_block(server, locks):
     chance = random.Random(8)
     lock = locks.lock(KEY)
     for round in range(80):
@@ -136,88 +96,281 @@ async def test_a_task_may_be_cancelled_at_any_moment_of_its_release(server, lock
         await asyncio.sleep(chance.random() * 0.002)
         task.cancel()
         await asyncio.wait({task})
-        await until(f"nothing is left in round {round}", lambda: server.is_free(KEY), 5)
+        await until_idle(locks)
+        assert server.is_free(KEY), f"round {round}"
+    assert not lock._entered
 
 
-async def test_a_time_limit_around_it_leaves_nothing(server, locks):
+async def test_a_time_limit_around_an_acquire_leaves_nothing(server, locks):
     server.other_holds(KEY)
     for _ in range(5):
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(locks.lock(KEY).acquire(), 0.05)
-        assert server.waiters(KEY) == 0
+        await until_task("no place is left", lambda: server.waiters(KEY) == 0)
     server.other_releases(KEY)
+    assert server.is_free(KEY)
+    grant = await asyncio.wait_for(locks.lock(KEY).acquire(), 5)
+    assert await asyncio.wait_for(grant.release(), 5)
+    with pytest.raises(NotHeld):
+        await grant.release()
+
+
+@pytest.fixture
+def slow_connections(server, locks, monkeypatch):
+    """Let the next connection come late. The function lets it come."""
+    pool, comes = locks._commands.servers.pool, []
+
+    async def slow(*words):
+        come = asyncio.Event()
+        comes.append(come)
+        await come.wait()
+        return await get(*words)
+
+    def start():
+        nonlocal get
+        get = pool(None).get_connection
+
+        async def first(*words):
+            return await (get if comes else slow)(*words)
+
+        monkeypatch.setattr(pool(None), "get_connection", first)
+        return comes
+
+    get = None
+    return start
+
+
+async def test_a_cancelled_release_goes_on(server, locks, slow_connections):
+    grant = await locks.lock(KEY).acquire()
+    slow_connections()
+    release = asyncio.ensure_future(grant.release())
+    await asyncio.sleep(0.05)
+    release.cancel()
+    await asyncio.wait({release})
+    assert release.cancelled()
+    await until_task("it is released", lambda: server.is_free(KEY))
+
+
+async def test_a_command_of_a_cancelled_task_isnt_sent_later(server, locks, slow_connections):
+    server.other_holds(KEY)
+    comes = slow_connections()
+    waits = asyncio.ensure_future(locks.lock(KEY).acquire())
+    await until_task("it connects", lambda: comes)
+    waits.cancel()
+    await asyncio.wait({waits})
+    await until_task("only the command is left", lambda: len(locks._io._running) == 1)
+    comes[0].set()
+    await until_idle(locks)
+    assert server.waiters(KEY) == 0
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+async def test_a_loss_ends_the_block(server, locks):
+    is_cancelled = False
+    with pytest.raises(LockLost):
+        async with locks.lock(KEY, lease=0.6):
+            server.redis.delete(KEY)
+            try:
+                await asyncio.sleep(20)
+            except asyncio.CancelledError:
+                is_cancelled = True
+                raise
+    assert is_cancelled
+    if hasattr(asyncio.Task, "cancelling"):
+        assert asyncio.current_task().cancelling() == 0
+    # The task goes on, also after the margin.
+    await asyncio.sleep(0.2)
+
+
+async def test_a_loss_ends_a_block_that_releases_by_itself(server, locks):
+    grant = await locks.lock(KEY, lease=0.6).acquire()
+    with pytest.raises(LockLost):
+        async with grant:
+            server.redis.delete(KEY)
+            try:
+                await asyncio.sleep(20)
+            finally:
+                assert await grant.release() is False
+
+
+async def test_a_loss_that_the_block_finds_itself_ends_it_too(server, locks):
+    for goes_on in (False, True):
+        with pytest.raises(LockLost):
+            async with locks.lock(KEY) as grant:
+                server.redis.delete(KEY)
+                assert await grant.extend(5) is False
+                if goes_on:
+                    await asyncio.sleep(20)
+        await asyncio.sleep(0)
+
+
+async def test_a_block_that_catches_the_cancellation_raises_the_loss(server, locks):
+    with pytest.raises(LockLost):
+        async with locks.lock(KEY, lease=0.6):
+            server.redis.delete(KEY)
+            try:
+                await asyncio.sleep(20)
+            except asyncio.CancelledError:
+                pass
+    with pytest.raises(ZeroDivisionError):
+        async with locks.lock(KEY, lease=0.6):
+            server.redis.delete(KEY)
+            try:
+                await asyncio.sleep(20)
+            finally:
+                1 / 0
+
+
+@pytest.mark.skipif(not hasattr(asyncio.Task, "uncancel"), reason="Python 3.11")
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_an_outer_cancellation_wins(server, locks, is_first):
+    cancelled = asyncio.Event()
+
+    async def work():
+        async with locks.lock(KEY, lease=0.6, renew=False) as grant:
+            server.redis.delete(KEY)
+            try:
+                await asyncio.sleep(20)
+            finally:
+                cancelled.set()
+                if is_first:
+                    grant._hold.lose()
+                await asyncio.sleep(0.1)
+
+    task = asyncio.ensure_future(work())
+    if is_first:
+        await until_task("the lock is held", lambda: locks._observer.seen)
+        await asyncio.sleep(0.05)
+        task.cancel()
+    else:
+        await cancelled.wait()
+        task.cancel()
+    await asyncio.wait({task}, timeout=5)
+    assert task.cancelled()
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "timeout"), reason="Python 3.11")
+async def test_a_time_limit_and_a_loss_keep_apart(server, locks):
+    with pytest.raises(LockLost):
+        async with asyncio.timeout(20):
+            async with locks.lock(KEY, lease=0.6):
+                server.redis.delete(KEY)
+                async with asyncio.timeout(20):
+                    await asyncio.sleep(20)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            async with locks.lock(KEY):
+                await asyncio.sleep(20)
     assert server.is_free(KEY)
 
 
-async def test_who_waits_for_a_task_that_shares_the_lock_can_be_cancelled(server, locks):
-    lock = locks.lock(KEY)
-    async with lock:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(lock.acquire(), 0.05)
-        another = asyncio.ensure_future(lock.acquire(timeout=0.05))
-        assert await another is None
-    async with lock:
-        pass
-
-
-async def test_a_wait_that_is_given_up_by_another_takes_a_new_place(server, locks):
-    lock = locks.lock(KEY)
-    server.other_holds(KEY)
-    waits = asyncio.ensure_future(lock.acquire())
-    await until("it waits", lambda: server.waiters(KEY) == 1)
-    assert server.redis.execute_command("LOCK.CANCEL", KEY, lock.token) == 1
-    await until("it waits again", lambda: server.waiters(KEY) == 1)
-    server.other_releases(KEY)
-    assert await asyncio.wait_for(waits, 5)
-
-
-async def test_the_loss_can_cancel_the_task_that_holds_it(server, locks):
-    task = asyncio.current_task()
-    lock = locks.lock(KEY, lease=0.6, on_lost=lambda _: task.cancel())
-    with pytest.raises(asyncio.CancelledError):
-        async with lock:
-            server.redis.delete(KEY)
-            await asyncio.sleep(20)
-    assert lock.lost
-    if hasattr(task, "uncancel"):
-        task.uncancel()
-
-
-async def test_the_loss_can_be_told_to_a_coroutine(server, locks):
+async def test_a_loss_is_told_to_a_coroutine(server, locks):
     told = asyncio.Event()
 
-    async def tell(lock):
+    async def tell(grant):
         await asyncio.sleep(0)
         told.set()
 
-    lock = locks.lock(KEY, lease=0.3, renew=False, on_lost=tell)
-    await lock.acquire()
+    grant = await locks.lock(KEY, lease=0.5, renew=False, on_lost=tell).acquire()
     await asyncio.wait_for(told.wait(), 5)
-    assert not await lock.release()
+    assert not await grant.release()
 
 
-async def test_the_end_of_with(server, locks):
-    lock = locks.lock(KEY, wait=5)
-    with pytest.raises(LockLost):
-        async with lock:
-            server.redis.delete(KEY)
-    with pytest.raises(ZeroDivisionError):
-        async with lock:
-            server.redis.delete(KEY)
-            1 / 0
+async def test_with_waits_as_long_as_the_lock_says(server, locks):
     server.other_holds(KEY)
     with pytest.raises(NotAcquired):
-        async with locks.lock(KEY, wait=1):
+        async with locks.lock(KEY, wait=0.3):
             pass
+    await until_task("no place is left", lambda: server.waiters(KEY) == 0)
 
 
-def test_one_event_loop_after_another(server):
-    client = Redis(port=server.port)
+# --- messages -------------------------------------------------------------------------------------
+
+
+async def test_waiters_outlive_the_connection_for_messages(server, locks):
+    lock, order = locks.lock(KEY), []
+
+    async def work(number):
+        async with lock:
+            order.append(number)
+
+    server.other_holds(KEY)
+    tasks = [asyncio.ensure_future(work(number)) for number in range(10)]
+    await until_task("they wait", lambda: server.waiters(KEY) == MOST_ASKING)
+    for _ in range(5):
+        await until_task("it listens", lambda: server.redis.pubsub_channels("redis-lock:*"))
+        server.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    await until_task("it listens", lambda: server.redis.pubsub_channels("redis-lock:*"))
+    began = time.monotonic()
+    server.other_releases(KEY)
+    await asyncio.gather(*tasks)
+    assert time.monotonic() - began < 1
+    assert sorted(order) == list(range(10))
+
+
+async def test_a_slot_that_moves_before_the_subscription_is_no_error(monkeypatch):
+    cluster = Server("cluster", 1)
+    client = RedisCluster(host="127.0.0.1", port=cluster.port)
     locks = Locks(client)
+    cluster.redis.execute_command("LOCK.ACQUIRE", KEY, "other", "PX", 600_000)
+    subscribe, moved = __import__("redislock")._tasks.Listener.subscribe, []
 
-    async def once():
-        async with locks.lock(KEY) as lock:
-            return lock.fence
+    async def moves(*args):
+        if not moved:
+            moved.append(1)
+            raise MovedError(f"12706 127.0.0.1:{cluster.port}")
+        return await subscribe(*args)
 
-    assert asyncio.run(once()) < asyncio.run(once())
+    monkeypatch.setattr("redislock._tasks.Listener.subscribe", moves)
+    waits = asyncio.ensure_future(locks.lock(KEY).acquire())
+    await until_task("it waits", lambda: moved and cluster.waiters(KEY) == 1)
+    await asyncio.sleep(0.1)
+    cluster.other_releases(KEY)
+    assert await (await waits).release()
+    await locks.aclose()
+    await client.aclose()
+    cluster.stop()
+
+
+async def test_500_tasks_of_one_lock_are_served_in_order(server, locks):
+    lock, order, tokens = locks.lock(KEY), [], []
+
+    async def work(number):
+        async with lock as grant:
+            tokens.append(grant.token.encode())
+            order.append(number)
+            await asyncio.sleep(0)
+            assert order[-1] == number
+
+    server.other_holds(KEY)
+    connected = server.connected()
+    tasks = [asyncio.ensure_future(work(number)) for number in range(500)]
+    await until_task("as many as may wait", lambda: server.waiters(KEY) == MOST_ASKING)
+    queue = [dict(zip(*[iter(it)] * 2))[b"token"] for it in server.info(KEY)[b"queue"]]
+    server.other_releases(KEY)
+    await asyncio.gather(*tasks)
+    assert sorted(order) == list(range(500)) and tokens[: len(queue)] == queue
+    # Several connections may change the order of those that ask at once.
+    assert all(abs(place - number) < MOST_ASKING for place, number in enumerate(order))
+    assert not locks._io.crowds._crowds
+    assert server.connected() - connected <= 34
     assert server.is_free(KEY)
+
+
+async def test_a_crowd_forgets_those_that_give_up(server, locks):
+    server.other_holds(KEY)
+    lock = locks.lock(KEY)
+    waits = [asyncio.ensure_future(lock.acquire()) for _ in range(MOST_ASKING)]
+    await until_task("they wait", lambda: server.waiters(KEY) == MOST_ASKING)
+    for _ in range(3):
+        assert await lock.acquire(0.01) is None
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(lock.acquire(), 0.01)
+    later = asyncio.ensure_future(lock.acquire())
+    await asyncio.sleep(0)
+    assert len(locks._io.crowds.join((KEY,))._waiting) == 1
+    server.other_releases(KEY)
+    for it in asyncio.as_completed([*waits, later]):
+        assert await (await it).release()
