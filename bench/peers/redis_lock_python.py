@@ -12,11 +12,7 @@ def prepare(client):
     locks = locks or Locks(client)
     lock = locks.lock(KEY)
 
-    def acquire():
-        lock.acquire()
-        return lock.release
-
-    return acquire
+    return lambda: lock.acquire().release
 
 
 run(prepare)
