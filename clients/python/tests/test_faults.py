@@ -299,6 +299,9 @@ async def test_a_grant_is_detached_and_adopted(locks, server):
     assert await done(adopted.owned())
     assert await done(adopted.release())
     assert await done(locks.adopt(KEY, token, fence)) is None
+    # A late command of the first process would bring the grant back.
+    with pytest.raises(ResponseError, match="LEFT"):
+        server.redis.execute_command("LOCK.ACQUIRE", KEY, token)
 
 
 async def test_the_observer_hears_what_happens(locks, server):

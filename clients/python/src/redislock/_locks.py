@@ -187,6 +187,8 @@ class LocksBase(Generic[L, G]):
     async def _adopt(self, keys: Any, token: Any, fence: int, options: Any) -> Optional[G]:
         lock = self.lock(keys, **options)
         hold = Hold(self._commands, lock._options, checked_token(token), fence)
+        # A command of the first process may still arrive.
+        hold.is_unclear = True
         if not await hold.take_over(lock._options.first_lease):
             return None
         return await lock._granted(hold)  # type: ignore[no-any-return]
