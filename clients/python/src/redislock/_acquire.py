@@ -82,7 +82,7 @@ class Acquire:
     def _end_outside(self) -> None:
         """End an acquire whose limit was over before it could ask."""
         self.has_waited = True
-        # Those that ask hear from the server at each sign of life, and note its failures.
+        # The acquires that ask hear from the server at each sign of life, and note failures.
         longest = SIGN_OF_LIFE_SECONDS + self._commands.command_timeout
         if self._crowd.replied_at < self._began - longest:
             raise Unavailable("no answer from the server to the acquires before this one")

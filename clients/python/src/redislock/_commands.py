@@ -29,7 +29,7 @@ class Call:
         self.stop = stop
         # The connections that the grant is tied to, if it is a session.
         self.tie = tie
-        # How many commands got no reply, and may still arrive.
+        # The number of commands that got no reply, and may still arrive.
         self.unanswered = 0
         # The node of a cluster to ask next, because the node of the slot failed.
         self.elsewhere: Optional[Address] = None

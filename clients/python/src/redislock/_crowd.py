@@ -1,8 +1,8 @@
 """The acquires of one process that wait for the same keys: only the first of them ask the server.
 
-perf: 150 tasks with limits of up to 50 ms for 4 keys got them 5 times in 5 s when 32 of a key asked,
-and 2,589 times when 4 did: the commands of those who give up take the processor from the one whose
-turn it is.
+perf: 150 tasks with limits of up to 50 ms for 4 keys got them 5 times in 5 s when 32 of a key
+asked, and 2,589 times when 4 did. The commands of acquires that give up take the processor from the
+one whose turn it is.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The server of a key, and a pool of connections to it with the settings of the program's client."""
+"""The server of a key, and a pool of connections with the settings of the program's client."""
 
 import inspect
 import random

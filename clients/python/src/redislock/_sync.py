@@ -24,7 +24,7 @@ class Grant(GrantBase):
     command timeout, or raises ``Unavailable``.
     """
 
-    # How often the thread that acquired a reentrant lock holds it.
+    # The holds of the thread that acquired a reentrant lock.
     _holds = 1
 
     def release(self) -> bool:
@@ -40,7 +40,7 @@ class Grant(GrantBase):
         return run(self._hold.release())
 
     def extend(self, lease: float) -> bool:
-        """Let the lease end ``lease`` seconds from now, or later. Return False if the lock was lost.
+        """Let the lease end in ``lease`` seconds, or later. Return False if the lock was lost.
 
         Later renewals use the new length.
         """

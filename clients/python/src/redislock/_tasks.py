@@ -38,7 +38,8 @@ MOST_CONNECTIONS = 16
 # Some event loops take no delay of many years.
 LONGEST_DELAY_SECONDS = 3600.0
 # Older versions of redis-py require the name of a command.
-_NAME = () if "command_name=None" in str(inspect.signature(ConnectionPool.get_connection)) else ("_",)
+_TAKES_NONE = "command_name=None" in str(inspect.signature(ConnectionPool.get_connection))
+_NAME = () if _TAKES_NONE else ("_",)
 
 
 class TaskKeeper(Keeper):

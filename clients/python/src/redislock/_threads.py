@@ -29,7 +29,8 @@ IDLE_CONNECTIONS = 32
 # It needs no file descriptor, except where there is nothing better.
 _Selector: Any = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 # Older versions of redis-py require the name of a command.
-_NAME = () if "command_name=None" in str(inspect.signature(ConnectionPool.get_connection)) else ("_",)
+_TAKES_NONE = "command_name=None" in str(inspect.signature(ConnectionPool.get_connection))
+_NAME = () if _TAKES_NONE else ("_",)
 
 
 def run(steps: Coroutine[Any, Any, T]) -> T:

@@ -17,9 +17,9 @@ class Link(NamedTuple):
 class Tie:
     """Keeps the connections of a session out of their pool while the grant is held.
 
-    The server ties the grant to the connection of the latest EXTEND, and releases the lock when that
-    one closes. A command without a reply may arrive late and move the tie back. So its connection
-    stays open for a lease, and until the server has moved the tie to another one.
+    The server ties the grant to the connection of the latest EXTEND, and releases the lock when
+    that one closes. A command without a reply may arrive late and move the tie back. So its
+    connection stays open for a lease, and until the server has moved the tie to another one.
     """
 
     def __init__(self, io: Any, lease: float) -> None:

@@ -48,13 +48,13 @@ SHORTEST_CUT_SECONDS = 0.002
 class Grant(GrantBase):
     """A grant of a lock. ``async with grant:`` releases it at the end of the block.
 
-    If the lock is lost, the block's task is cancelled, and the block raises ``LockLost``. Every call
-    returns within the command timeout, or raises ``Unavailable``.
+    If the lock is lost, the block's task is cancelled, and the block raises ``LockLost``. Every
+    call returns within the command timeout, or raises ``Unavailable``.
     """
 
     # The task in the guarded block.
     _body: "Optional[asyncio.Task[Any]]" = None
-    # How often the loss has cancelled the block.
+    # The number of times that the loss has cancelled the block.
     _cuts = 0
 
     async def release(self) -> bool:
@@ -67,7 +67,7 @@ class Grant(GrantBase):
         return await self._hold.release()
 
     async def extend(self, lease: float) -> bool:
-        """Let the lease end ``lease`` seconds from now, or later. Return False if the lock was lost.
+        """Let the lease end in ``lease`` seconds, or later. Return False if the lock was lost.
 
         Later renewals use the new length.
         """
@@ -89,7 +89,7 @@ class Grant(GrantBase):
         is_lost, others = self._cuts > 0 and kind is asyncio.CancelledError, 0
         if body is not None and hasattr(body, "uncancel"):
             for _ in range(self._cuts):
-                # What remains are cancellations by others.
+                # Cancellations by others remain.
                 others = body.uncancel()
         is_lost = is_lost and others == 0
         await self._exit(None if is_lost else error)
