@@ -8,10 +8,9 @@ import math
 import time
 from typing import Any, Optional
 
-from ._commands import FIRST_PAUSE_SECONDS, Call, Commands, pauses, quietly
+from ._commands import FIRST_PAUSE_SECONDS, Call, Commands, pauses
 from ._errors import NotReplicated, Unavailable
 from ._grant import Hold
-from ._observer import tell
 from ._options import Options
 
 # The time after the limit in which a reply still counts.
@@ -191,10 +190,5 @@ class Acquire:
         async def once(end: float) -> None:
             await self._commands.ask(self._key, words, call, end)
 
-        leaves = self._commands.retry(once, call, time.monotonic() + longest, not is_told)
-        try:
-            self._io.start(quietly(leaves))
-        except RuntimeError as error:
-            # No thread can be started. The server forgets the token with its KEEP or its lease.
-            leaves.close()
-            tell(self._commands.observer.unavailable, error)
+        end = time.monotonic() + longest
+        self._commands.go_on(self._commands.retry(once, call, end, not is_told))

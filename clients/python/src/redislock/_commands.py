@@ -2,7 +2,18 @@
 
 import time
 from contextlib import suppress
-from typing import Any, Awaitable, Callable, Iterator, List, Optional, Sequence, Set, TypeVar
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    TypeVar,
+)
 
 from redis.exceptions import AskError, MovedError
 
@@ -138,6 +149,15 @@ class Commands:
         before_last = left - FIRST_PAUSE_SECONDS
         await self.io.sleep(min(seconds, before_last if before_last > 0 else left), call.stop)
 
+    def go_on(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run work in the background. If it fails, the server ends a lock with its lease."""
+        try:
+            self.io.start(quietly(work))
+        except RuntimeError as error:
+            # No thread can be started.
+            work.close()
+            tell(self.observer.unavailable, error)
+
     def report(self, fault: Unavailable) -> None:
         """Tell the observer of an outage, once until the server replies again."""
         if fault.address not in self._down:
@@ -146,6 +166,6 @@ class Commands:
 
 
 async def quietly(work: Awaitable[Any]) -> None:
-    """End without an error, because the server ends a lock with its lease."""
+    """End without an error."""
     with suppress(Exception):
         await work

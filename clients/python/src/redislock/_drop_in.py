@@ -11,7 +11,7 @@ from typing import Any, Awaitable, Literal, NoReturn, Optional, Type, Union
 
 from redis.exceptions import LockNotOwnedError, ResponseError
 
-from ._commands import Call, quietly
+from ._commands import Call
 from ._errors import Unavailable, is_of_another_type
 from ._locks import LocksBase
 from ._options import is_free
@@ -104,11 +104,12 @@ class DropIn:
     async def _release_token(self, token: Any, later: float) -> bool:
         """Release by a token. If no server is reached, go on in the background for a while."""
         commands, call, now = self._locks._commands, Call(), time.monotonic()
+        # Another thread goes on with them, and has no last words of its own.
+        words = getattr(self.local, "last_words", ())
+        if token not in words:
+            words = ("LOCK.RELEASE", self.name, token)
 
         async def once(end: float) -> bool:
-            words = getattr(self.local, "last_words", ())
-            if token not in words:
-                words = ("LOCK.RELEASE", self.name, token)
             count = await commands.ask(self.name, words, call, end)
             # If a reply was lost, the command before may have released the lock.
             return bool(count == 1 or call.unanswered)
@@ -117,7 +118,7 @@ class DropIn:
             return await commands.retry(once, call, now + commands.command_timeout)
         except Unavailable:
             if later > 0:
-                self._locks._io.start(quietly(commands.retry(once, call, now + later, True)))
+                commands.go_on(commands.retry(once, call, now + later, True))
             raise
 
     async def _extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:

@@ -179,7 +179,7 @@ class Hold:
             tell(self.observer.lost, grant)
             grant._tell_lost()
         if self._tie is not None:
-            self._start(self._untie(self._tie))
+            self._commands.go_on(self._untie(self._tie))
         return True
 
     async def _untie(self, tie: Tie) -> None:
@@ -228,7 +228,7 @@ class Hold:
             is_held = await self._leave(call, until or now + self._commands.command_timeout, now)
             return is_held and not was_lost
         except BaseException as error:
-            self._start(self._leave(call, math.inf, now))
+            self._commands.go_on(self._leave(call, math.inf, now))
             if was_lost and isinstance(error, Exception):
                 return False
             raise
@@ -266,15 +266,7 @@ class Hold:
     def _release_the_rest(self) -> None:
         """Release the keys that a lock on several keys hasn't lost."""
         if len(self.options.keys) > 1:
-            self._start(self._leave(Call(self.token), math.inf, time.monotonic()))
-
-    def _start(self, work: Any) -> None:
-        try:
-            self.io.start(quietly(work))
-        except RuntimeError as error:
-            # No thread can be started. The lock ends with its lease.
-            work.close()
-            tell(self.observer.unavailable, error)
+            self._commands.go_on(self._leave(Call(self.token), math.inf, time.monotonic()))
 
     async def is_owned(self) -> bool:
         lefts = await self._commands.of_each_key(

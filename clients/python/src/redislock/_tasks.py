@@ -318,7 +318,6 @@ class Tasks:
 
     def bell(self) -> Tuple[bytes, asyncio.Event]:
         """Return a message, and the event that it sets until ``silence``."""
-        self.scope()
         message, event = b"%d" % next(self._numbers), asyncio.Event()
         self._bells[message] = event
         return message, event
