@@ -55,6 +55,37 @@ def test_what_is_shown_runs(server, code):
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.parametrize("code", snippets("docs/guides/no-client.md"))
+def test_a_program_without_the_library_stops_writing_after_a_loss(server, code):
+    code = code.replace("6379", str(server.port))
+    began = subprocess.Popen(
+        [sys.executable, "-u", "-c", code],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    line = began.stdout.readline()
+    assert line.startswith("write step 0")
+    server.redis.delete("orders:42")
+    rest, errors = began.communicate(timeout=20)
+    # The renewal after a third of the lease finds the loss.
+    assert (began.returncode, errors) == (1, "the lock was lost\n")
+    assert "write step 3" not in rest
+
+
+@pytest.mark.parametrize("code", snippets("docs/guides/no-client.md"))
+def test_a_program_without_the_library_waits_for_its_turn(server, code):
+    code = code.replace("6379", str(server.port))
+    server.redis.execute_command("LOCK.ACQUIRE", "orders:42", "other", "EX", 30)
+    began = subprocess.Popen(
+        [sys.executable, "-u", "-c", code],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    server.until_waiting("orders:42")
+    server.redis.execute_command("LOCK.RELEASE", "orders:42", "other")
+    written, errors = began.communicate(timeout=20)
+    assert (began.returncode, errors) == (0, "")
+    assert written.count("write step") == 5
+
+
 def connecting_with(text):
     """Return the program that makes a Locks object with this client."""
     (code,) = (it for it in snippets("clients/python/README.md") if text in it)
