@@ -288,7 +288,7 @@ test-site: site ## test the site in headless Chromium: its links, search, diagra
 
 # --- examples with PostgreSQL ------------------------------------------------------------------
 
-.PHONY: postgres test-postgres demo-spring test-spring
+.PHONY: postgres test-postgres test-mariadb demo-spring test-spring
 
 postgres:
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { \
@@ -296,6 +296,11 @@ postgres:
 
 test-postgres: postgres test-deps build ## run the leader election example with a real PostgreSQL, which it installs if missing
 	@$(FOUND); $(NEXTEST) -p redis-lock-leader-election --test leader_election
+
+test-mariadb: ## count the rows of updates under a fence with a real MariaDB, which it installs if missing
+	@command -v mariadbd >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ]; then apt-get install -y mariadb-server; else sudo apt-get install -y mariadb-server; fi; }
+	@$(NEXTEST) -p redis-lock-leader-election --test mariadb
 
 demo-spring: postgres run-deps build ## sell from two Spring Boot services: without a lock, with the JVM's, with ours; needs a JDK and Maven
 	@$(FOUND); sh examples/spring-shop/demo

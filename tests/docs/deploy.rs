@@ -170,3 +170,33 @@ fn a_mark_takes_the_bytes_that_are_documented() {
         assert!(documented.contains(&each), "{each} bytes");
     }
 }
+
+#[test]
+fn a_place_takes_the_bytes_that_are_documented() {
+    const PLACES: u64 = 20_000;
+    let page = text_of("docs/operate/sizing.md");
+    let row = after(
+        &page,
+        "| a place of LOCK.QUEUE, or one that KEEP keeps | about ",
+    );
+    let documented: u64 = row
+        .split(' ')
+        .next()
+        .and_then(|word| word.parse().ok())
+        .expect("a number");
+    let server = Server::start();
+    server.call("LOCK.ACQUIRE k holder EX 600");
+    let in_use = || {
+        let text = server.info("memory", "used_memory");
+        text.parse::<u64>().expect("a number of bytes")
+    };
+    let before = in_use();
+    for place in 0..PLACES {
+        server
+            .call(format!("LOCK.QUEUE k {place:032} EX 600 KEEP 600000"))
+            .int();
+    }
+    let each = (in_use() - before) / PLACES;
+    let range = documented - documented / 10..=documented + documented / 10;
+    assert!(range.contains(&each), "{each} bytes");
+}
