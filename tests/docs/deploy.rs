@@ -185,7 +185,7 @@ fn a_place_takes_the_bytes_that_are_documented() {
         .and_then(|word| word.parse().ok())
         .expect("a number");
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k holder EX 600");
+    server.call("LOCK.ACQUIRE k holder EX 600").list();
     let in_use = || {
         let text = server.info("memory", "used_memory");
         text.parse::<u64>().expect("a number of bytes")

@@ -444,6 +444,39 @@ fn the_first_locks_are_those_that_are_tried() {
     }
 }
 
+// --- promises -------------------------------------------------------------------------------
+
+/// Returns a page as a reader sees it: links as their text, without marks, on one line.
+fn plain(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut rest = words.join(" ").replace(['`', '*'], "");
+    while let Some((before, link)) = rest.split_once("](") {
+        let (_, after) = link.split_once(')').expect("the end of a link");
+        let (before, label) = before.rsplit_once('[').expect("the text of a link");
+        rest = format!("{before}{label}{after}");
+    }
+    rest
+}
+
+#[test]
+fn each_promise_is_on_its_page_and_has_a_test() {
+    let list = text_of("docs/internals/tests.md");
+    let (_, list) = list.split_once("\n## Promises\n").expect("the promises");
+    let (list, _) = list.split_once("\n## ").expect("the next section");
+    let rows = list.lines().filter(|line| line.starts_with("| "));
+    let rows: Vec<&str> = rows.filter(|row| !row.starts_with("| page |")).collect();
+    assert!(rows.len() > 30, "only {}", rows.len());
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [page, promise, tests] = cells[..] else {
+            panic!("{row}")
+        };
+        let page_text = plain(&text_of(page));
+        assert!(page_text.contains(promise), "{page} lacks: {promise}");
+        assert!(!tests_named(tests).is_empty(), "no test: {promise}");
+    }
+}
+
 // --- settings -------------------------------------------------------------------------------
 
 fn setting(server: &Server, name: &str) -> String {
@@ -631,8 +664,12 @@ fn the_tests_that_are_named_exist() {
     let named = tests_named(&text);
     assert!(named.len() >= 33, "it names {named:?}");
     for (file, test) in named {
-        let source = text_of(&format!("tests/{file}.rs"));
-        let begins = format!("#[test]\nfn {test}() {{");
+        let folder = match file {
+            _ if file.starts_with("core/") || file.starts_with("examples/") => "",
+            _ => "tests/",
+        };
+        let source = text_of(&format!("{folder}{file}.rs"));
+        let begins = format!("#[test]\nfn {test}()");
         assert!(source.contains(&begins), "no {file}::{test}");
     }
 }
