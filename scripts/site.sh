@@ -46,7 +46,10 @@ mkdir -p "$book/src"
 cp "$parts/book.toml" "$parts/site.css" "$parts/diagrams.js" "$book"
 
 cd "$clone"
-find ./*.md docs clients/*/README.md -name '*.md' -o -name '*.svg' | tar -cf - -T - | tar -xf - -C "$book/src"
+{
+  find ./*.md docs -name '*.md' -o -name '*.svg'
+  find clients examples -maxdepth 3 -name README.md
+} 2>/dev/null | tar -cf - -T - | tar -xf - -C "$book/src"
 cd "$book/src"
 find . -type f | sh "$root/scripts/package-links.sh" "$repository/blob/main"
 cp "$clone/scripts/pages/site/SUMMARY.md" "$parts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js" .

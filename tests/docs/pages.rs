@@ -590,12 +590,32 @@ fn the_make_targets_that_are_named_exist() {
 fn pages_of_the_site() -> BTreeSet<String> {
     let mut pages = documents();
     pages.extend(["CHANGELOG.md", "DESIGN.md"].map(str::to_owned));
-    for entry in fs::read_dir(root().join("clients")).expect("a folder") {
-        let client = entry.expect("an entry").file_name().into_string();
-        let readme = format!("clients/{}/README.md", client.expect("a plain name"));
-        pages.extend(root().join(&readme).exists().then_some(readme));
+    for folder in ["clients", "examples"] {
+        pages.extend(readmes(folder));
+        for entry in fs::read_dir(root().join(folder)).expect("a folder") {
+            let name = entry.expect("an entry").file_name();
+            pages.extend(readmes(&format!(
+                "{folder}/{}",
+                name.to_str().expect("a plain name")
+            )));
+        }
     }
     pages
+}
+
+/// Returns the READMEs in the folders of a folder.
+fn readmes(folder: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(root().join(folder)) else {
+        return Vec::new();
+    };
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let paths = names.map(|name| {
+        format!(
+            "{folder}/{}/README.md",
+            name.to_str().expect("a plain name")
+        )
+    });
+    paths.filter(|path| root().join(path).exists()).collect()
 }
 
 #[test]
