@@ -43,7 +43,7 @@ book=$site-book
 repository=$(sed -n 's/^git-repository-url = "\(.*\)"/\1/p' "$parts/book.toml")
 rm -rf "$book"
 mkdir -p "$book/src"
-cp "$parts/book.toml" "$parts/site.css" "$parts/diagrams.js" "$book"
+cp "$parts/book.toml" "$parts/site.css" "$parts/diagrams.js" "$parts/tables.js" "$book"
 
 cd "$clone"
 {
