@@ -54,3 +54,7 @@ cd "$book/src"
 find . -type f | sh "$root/scripts/package-links.sh" "$repository/blob/main"
 cp "$clone/scripts/pages/site/SUMMARY.md" "$parts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js" .
 "$mdbook" build "$book" --dest-dir "$site"
+
+# For those who read by machine: the list of all pages, and all commands on one page.
+sed 's/\.md)/.html)/' SUMMARY.md >"$site/llms.txt"
+find docs -path "docs/commands*" -name "*.md" | sort | xargs cat >"$site/commands.txt"

@@ -191,17 +191,24 @@ class Site {
     return this.each(({ wide }) => wide);
   }
 
-  // Returns the texts of the pages that a search finds.
-  async search(word) {
+  // Returns the addresses that a search finds, best first.
+  async found(words) {
     const page = await browser.newPage();
     await page.goto(this.origin);
     await page.click('#mdbook-search-toggle');
-    await page.locator('#mdbook-searchbar').pressSequentially(word);
-    await page.locator('#mdbook-searchresults-header', { hasText: word }).waitFor({ timeout: PATIENCE });
+    await page.locator('#mdbook-searchbar').pressSequentially(words);
+    await page.locator('#mdbook-searchresults-header', { hasText: words }).waitFor({ timeout: PATIENCE });
     const results = page.locator('#mdbook-searchresults a');
     const links = await results.evaluateAll((found) => found.map((link) => link.href));
+    await page.close();
+    return links;
+  }
+
+  // Returns the texts of the pages that a search finds.
+  async search(word) {
+    const page = await browser.newPage();
     const texts = [];
-    for (const link of links) {
+    for (const link of await this.found(word)) {
       await page.goto(link);
       texts.push(await page.locator('main').innerText());
     }
@@ -222,11 +229,30 @@ describe('the site', () => {
     assert.deepEqual([...site.pages.keys()].sort(), linked.sort());
   });
 
+  test('has its contents and all commands for those who read by machine', () => {
+    const contents = readFileSync(join(TARGET, 'site/llms.txt'), 'utf8');
+    assert.match(contents, /\[The queue\]\(docs\/concepts\/queue\.html\)/);
+    const commands = readFileSync(join(TARGET, 'site/commands.txt'), 'utf8');
+    for (const name of ['ACQUIRE', 'WAIT', 'MRELEASE']) assert.match(commands, new RegExp(`^# LOCK\\.${name}$`, 'm'));
+  });
+
   test('finds the pages about an error', async () => {
     const texts = await site.search('MAXWAITERS');
     assert.ok(texts.length > 0);
     for (const text of texts) assert.match(text, /MAXWAITERS/);
   });
+
+  for (const [words, path] of [
+    ['unlock', '/docs/commands/release.html'],
+    ['delete lock', '/docs/operate/monitor.html'],
+    ['failover two holders', '/docs/operate/high-availability.html'],
+    ['once in a fleet', '/docs/guides/cron.html'],
+  ]) {
+    test(`finds the page about "${words}" first`, async () => {
+      const [first] = await site.found(words);
+      assert.equal(new URL(first).pathname, path);
+    });
+  }
 
   test('has no dead link', () => assert.deepEqual(site.deadLinks(), []));
   test('draws each diagram', () => assert.deepEqual(site.undrawn(), []));
@@ -241,6 +267,7 @@ describe('a site with defects', () => {
     'README.md': `# Sound\n\n${LONG}\n\n\`\`\`\n${LONG}\n\`\`\`\n\n| a | b |\n|---|---|\n| \`${LONG}\` | ${'b'.repeat(200)} |
 \n\`\`\`mermaid\nflowchart LR\n  A[${LONG}] --> B --> C\n\`\`\`\n\n[itself](#sound), [all](docs/README.md)\n
 | a link | in code |\n|---|---|\n| [x](docs/x.sh#L1), [y](y/) (y) | \`[x](docs/README.md)\` |\n`,
+    'CHANGELOG.md': '# Changes\n',
     'docs/README.md': '# All\n\n[sound](../README.md#sound)\n',
     'docs/anchor.md': '# Anchor\n\n[gone](../README.md#gone)\n',
     'clients/c/README.md': '# Client\n\n[x](../../docs/x.sh), [sound](../../README.md), [all](../../docs/README.md)\n',
