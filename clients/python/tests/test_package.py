@@ -86,6 +86,14 @@ def test_a_program_without_the_library_waits_for_its_turn(server, code):
     assert written.count("write step") == 5
 
 
+def test_the_page_on_testing_shows_tests_that_pass(tmp_path):
+    (code,) = snippets("docs/guides/testing.md")
+    (tmp_path / "test_orders.py").write_text(code)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
 def connecting_with(text):
     """Return the program that makes a Locks object with this client."""
     (code,) = (it for it in snippets("clients/python/README.md") if text in it)
