@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Result};
 
-use crate::table::Ability::{self, Background, DrawnToken, Grants, Owners, Reentrant};
+use crate::table::Ability::{
+    self, Background, DrawnToken, Grants, Interruption, Owners, Reentrant,
+};
 use crate::table::Behaviour;
 
 /// The clients, the folder of their driver under clients/, and the abilities that they lack.
@@ -18,8 +20,8 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("go", "go", &[Grants, Reentrant]),
     ("jedis", "java", &[Grants, Reentrant, DrawnToken]),
     ("lettuce", "java", &[Grants, Reentrant, DrawnToken]),
-    ("php", "php", &[Grants, Reentrant, Background]),
-    ("predis", "php", &[Grants, Reentrant, Background]),
+    ("php", "php", &[Owners, Reentrant, Background, Interruption]),
+    ("predis", "php", &[Owners, Reentrant, Background]),
 ];
 
 /// Returns true if a client lacks an ability.

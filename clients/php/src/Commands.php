@@ -5,351 +5,281 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * Sends commands to the server of their key, on connections that are kept for the next commands.
+ * Sends commands with the client of the program, and again after an outage.
  *
  * @internal
  */
 final class Commands
 {
-    /** Most redirections of one command. */
-    private const REDIRECTIONS = 5;
+    /** Seconds of the pause after the first failure, and of the longest one. */
+    public const FIRST_PAUSE = 0.05;
+    public const LONGEST_PAUSE = 1.0;
 
-    /** Seconds after which a wait proves that the server is alive. */
-    private const PROOF = 2.5;
+    /** Seconds that a call or the program's end gives to releases that got no reply. */
+    private const LAST_WORDS = 0.1;
 
-    /** Seconds that the reply at the end of a wait may be late. */
-    public const GRACE = 0.15;
+    /** Seconds between two tries of such releases by other calls. */
+    private const PATIENCE = 1.0;
 
-    /** Seconds that a call spends on earlier debts. */
-    private const PAYMENT = 0.1;
+    /** Seconds between two points at which a handler of a signal runs, if the client can't be interrupted. */
+    public const SLICE = 0.15;
 
-    /** @var array<string, list<Connection>> by server */
-    private array $idle = [];
-    /** @var array<string, array{string, \SensitiveParameterValue, float}> key, commands, and their end */
-    private array $debts = [];
-    private float $nextPayment = 0.0;
+    /** Seconds of one attempt. There is time for another one. */
+    public readonly float $attempt;
+    private ?Client $client = null;
+    /** @var list<Client> clients before, to which a session may be tied until it is tied to the next one */
+    private array $before = [];
+    private bool $isDown = false;
+    /** @var array<int, array{string, \SensitiveParameterValue, Call, float}> releases that got no reply */
+    private array $unreleased = [];
+    private float $nextTry = 0.0;
     private int $process;
 
+    /** @param \Closure(float): Client $make makes a client that connects within so many seconds */
     public function __construct(
-        private readonly Servers $servers,
-        /** Time limit in seconds of every call that doesn't wait for a lock. */
+        private readonly \Closure $make,
+        private readonly bool $isMadeAnew,
         public readonly float $timeout,
         private readonly Observer $observer,
+        private readonly bool $isOfSession = false,
     ) {
+        $this->attempt = max(min($timeout, 1.0), $timeout / 3);
         $this->process = getmypid();
     }
 
-    /** Returns the same with connections of its own, to which a session can be tied. */
-    public function apart(): self
+    /** Returns the same with a connection for one session, if the program's function can make one. */
+    public function ofSession(): self
     {
-        return new self($this->servers, $this->timeout, $this->observer);
+        $make = $this->make;
+        return $this->isMadeAnew ? new self($make, true, $this->timeout, $this->observer, true) : $this;
+    }
+
+    /** Returns the longest BLOCK, in seconds. */
+    public function longestBlock(): float
+    {
+        $isSliced = $this->client?->isInterruptible() !== true && Signals::areAsynchronous();
+        return min($this->patience() / 2, $isSliced ? self::SLICE : INF);
+    }
+
+    /** Returns the longest time in seconds that the server may wait for replicas. */
+    public function longestReplication(): float
+    {
+        return min($this->timeout, 0.4 * $this->patience());
     }
 
     /** Calls a hook of the observer. */
-    public function tell(string $hook, mixed ...$what): void
+    public function tell(string $hook, mixed ...$facts): void
     {
-        try {
-            $this->observer->$hook(...$what);
-        } catch (\Throwable) {
-            // A hook doesn't change what a call does.
+        Signals::after(function () use ($hook, $facts): void {
+            try {
+                $this->observer->$hook(...$facts);
+            } catch (\Throwable) {
+                // A hook doesn't change what a call does.
+            }
+        });
+    }
+
+    /** Tells the observer of an outage, once until a server replies again. */
+    public function report(LockException $fault): void
+    {
+        if (!$this->isDown) {
+            $this->isDown = true;
+            $this->tell('unavailable', $fault);
         }
     }
 
     /**
      * Sends a command once, and returns its reply.
      *
-     * @param list<string|int> $command
-     * @throws Unfinished|LockException
+     * @param non-empty-list<string|int> $words
+     * @throws LockException Unavailable after an outage
      */
-    public function ask(string $key, #[\SensitiveParameter] array $command, float $until): mixed
+    public function ask(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): mixed
     {
-        [$connection, $reply] = $this->begin($key, [$command], $until);
-        return $this->result($key, $connection, $reply);
-    }
-
-    /**
-     * Sends a command until there is a reply, or the time is over.
-     *
-     * @param list<string|int> $command
-     * @return array{mixed, bool, float} the reply; true if it was sent before; when it was sent
-     * @throws Unfinished|LockException
-     */
-    public function repeat(string $key, #[\SensitiveParameter] array $command, float $until): array
-    {
-        $retries = new Retries();
-        for ($again = false; ; $again = true) {
-            $sent = Clock::now();
-            try {
-                return [$this->ask($key, $command, $until), $again, $sent];
-            } catch (Unfinished $unfinished) {
-                $retries->pause($unfinished, $sent, $until);
-            }
+        $reply = $this->exchange($key, $words, $call, $until);
+        if ($this->unreleased !== [] && Clock::now() >= $this->nextTry) {
+            $this->goOn();
         }
-    }
-
-    /**
-     * Sends a command that is replied to at once, and behind it one that blocks. Returns the
-     * connection after the first reply, which proves that the server is alive.
-     *
-     * @param list<string|int> $first
-     * @param list<string|int> $blocking
-     * @throws Unfinished|LockException
-     */
-    public function block(
-        string $key,
-        #[\SensitiveParameter] array $first,
-        #[\SensitiveParameter] array $blocking,
-        float $until,
-    ): Connection {
-        [$connection, $reply] = $this->begin($key, [$first, $blocking], $until);
-        if ($reply instanceof ErrorReply) {
-            throw $this->unfinished($reply->exception($connection->server), [$connection]);
-        }
-        return $connection;
-    }
-
-    /**
-     * Returns the reply to a command that blocks. As a proof of life the command is sent on another
-     * connection from time to time, which takes the wait over.
-     *
-     * @param \Closure(): list<string|int> $blocking
-     * @throws Unfinished|LockException
-     */
-    public function stay(string $key, Connection $connection, \Closure $blocking, float $end): mixed
-    {
-        $connections = [$connection];
-        try {
-            while (!$connection->answers(min(Clock::now() + self::PROOF, $end + self::GRACE))) {
-                $within = min(Clock::now() + $this->timeout, $end + self::GRACE);
-                if (!$this->servers->isCurrent($connection->server, $within)) {
-                    throw new Outage("$connection->server is not the primary any more");
-                }
-                $connections[] = $next = $this->take($connection->server, $within);
-                $next->send([$blocking()], $within);
-                $reply = $connection->receive($within);
-                if ($reply instanceof ErrorReply && !$reply->isTakenOver()) {
-                    throw $this->failure($key, $connection->server, $reply);
-                }
-                // A grant is the other connection's grant as well.
-                $this->giveBack($connection);
-                $connections = [$connection = $next];
-            }
-            $reply = $connection->receive($end);
-        } catch (\Throwable $thrown) {
-            throw $this->unfinished($thrown, $connections);
-        }
-        return $this->result($key, $connection, $reply);
-    }
-
-    /** Keeps a connection without unread replies for the next command. */
-    public function giveBack(Connection $connection): void
-    {
-        $this->idle[(string) $connection->server][] = $connection;
-    }
-
-    /**
-     * Sends commands when a server replies again, or at the end of the program.
-     *
-     * @param string $name a later debt of the same name replaces this one
-     * @param list<list<string|int>> $commands
-     */
-    public function owe(string $name, string $key, #[\SensitiveParameter] array $commands, float $until): void
-    {
-        $this->debts[$name] = [$key, new \SensitiveParameterValue($commands), $until];
-    }
-
-    public function forgive(string $name): void
-    {
-        unset($this->debts[$name]);
-    }
-
-    /**
-     * Returns true if commands are owed for one of the keys.
-     *
-     * @param list<string> $keys
-     */
-    public function owes(array $keys): bool
-    {
-        return $this->debtsOf($keys) !== [];
-    }
-
-    /**
-     * Pays the debts for these keys.
-     *
-     * @param list<string> $keys
-     */
-    public function payDebtsOf(array $keys): void
-    {
-        $this->pay($this->debtsOf($keys));
-    }
-
-    /** Pays the debts, at most once a second. */
-    public function payDebts(): void
-    {
-        // perf: each try takes PAYMENT while a server is gone.
-        if (Clock::now() >= $this->nextPayment) {
-            $this->pay($this->debts);
-        }
-    }
-
-    public function __destruct()
-    {
-        $this->pay($this->debts);
-    }
-
-    /**
-     * @param list<string> $keys
-     * @return array<string, array{string, \SensitiveParameterValue, float}> like $debts
-     */
-    private function debtsOf(array $keys): array
-    {
-        return array_filter($this->debts, fn (array $debt) => in_array($debt[0], $keys, true));
-    }
-
-    /** @param array<string, array{string, \SensitiveParameterValue, float}> $debts some of $debts */
-    private function pay(array $debts): void
-    {
-        if ($debts === [] || $this->process !== getmypid()) {
-            return;
-        }
-        $now = Clock::now();
-        $this->nextPayment = $now + 1.0;
-        foreach ($debts as $name => [$key, $commands, $until]) {
-            try {
-                if ($now < $until) {
-                    $this->payWith($commands->getValue(), $key, $now + self::PAYMENT);
-                }
-            } catch (Unfinished|Outage) {
-                return;
-            }
-            unset($this->debts[$name]);
-        }
-    }
-
-    /**
-     * Sends owed commands together, so that the server executes all of them though its replies may be
-     * late. A command that it refuses is sent alone, because ASKING is for one command.
-     *
-     * @param non-empty-list<list<string|int>> $commands
-     * @throws Unfinished|Outage
-     */
-    private function payWith(#[\SensitiveParameter] array $commands, string $key, float $until): void
-    {
-        [$connection, $reply] = $this->begin($key, $commands, $until);
-        for ($replies = [$reply]; count($replies) < count($commands);) {
-            $replies[] = $connection->receive($until);
-        }
-        $this->giveBack($connection);
-        foreach ($replies as $at => $reply) {
-            if ($reply instanceof ErrorReply) {
-                $this->payWithOne($commands[$at], $key, $until);
-            }
-        }
-    }
-
-    /**
-     * Sends an owed command, and drops it if the server refuses it for good.
-     *
-     * @param list<string|int> $command
-     * @throws Unfinished
-     */
-    private function payWithOne(#[\SensitiveParameter] array $command, string $key, float $until): void
-    {
-        try {
-            $this->ask($key, $command, $until);
-        } catch (LockException) {
-        }
-    }
-
-    /**
-     * Sends commands to the server of a key, and follows redirections.
-     *
-     * @param non-empty-list<list<string|int>> $commands
-     * @return array{Connection, mixed} the reply to the first command, and its connection
-     * @throws Unfinished
-     */
-    private function begin(string $key, #[\SensitiveParameter] array $commands, float $until): array
-    {
-        $connections = [];
-        try {
-            $server = $this->servers->of($key, $until);
-            $asking = [];
-            for ($hop = 0; $hop <= self::REDIRECTIONS; $hop++) {
-                $connections = [];
-                $connections[] = $connection = $this->take($server, $until);
-                $connection->send([...$asking, ...$commands], $until);
-                if ($asking !== []) {
-                    $connection->receive($until);
-                }
-                $reply = $connection->receive($until);
-                $redirection = $reply instanceof ErrorReply ? $reply->redirection() : null;
-                if ($redirection === null) {
-                    return [$connection, $reply];
-                }
-                $connection->drain($until);
-                $this->giveBack($connection);
-                [$kind, $host, $port] = $redirection;
-                $asking = $kind === 'ASK' ? [['ASKING']] : [];
-                $server = $kind === 'ASK'
-                    ? $server->at($host === '' ? $server->host : $host, $port)
-                    : $this->servers->moved($key, $server, $host, $port);
-            }
-            throw new Outage("the cluster doesn't settle on a node for the key");
-        } catch (\Throwable $thrown) {
-            throw $this->unfinished($thrown, $connections, $server ?? null);
-        }
-    }
-
-    /** Returns a reply, or throws what an error reply says. */
-    private function result(string $key, Connection $connection, mixed $reply): mixed
-    {
-        if ($reply instanceof ErrorReply) {
-            $failure = $this->failure($key, $connection->server, $reply);
-            if ($failure instanceof Outage) {
-                throw $this->unfinished($failure, [], $connection->server);
-            }
-        }
-        $this->giveBack($connection);
-        if ($reply instanceof ErrorReply) {
-            throw $failure;
-        }
-        Signals::after($this->payDebts(...));
         return $reply;
     }
 
-    private function failure(string $key, Server $server, ErrorReply $reply): Outage|LockException
+    /**
+     * Repeats an action after outages, until it succeeds or the time is over.
+     *
+     * @template T
+     * @param \Closure(float): T $act gets the end of its attempt
+     * @return T
+     * @throws LockException
+     */
+    public function retry(\Closure $act, float $until): mixed
     {
-        $redirection = $reply->redirection();
-        if ($redirection === null) {
-            return $reply->exception($server);
-        }
-        $this->servers->moved($key, $server, $redirection[1], $redirection[2]);
-        return new Outage("$server: the slot of the key moved");
-    }
-
-    /** @param list<Connection> $connections */
-    private function unfinished(\Throwable $reason, array $connections, ?Server $server = null): Unfinished
-    {
-        $server ??= $connections === [] ? null : $connections[0]->server;
-        if ($reason instanceof Outage && $server !== null) {
-            $this->servers->failed($server);
-            unset($this->idle[(string) $server]);
-        }
-        return new Unfinished($reason, $connections, $connections !== []);
-    }
-
-    private function take(Server $server, float $until): Connection
-    {
-        if ($this->process !== getmypid()) {
-            // The connections and debts are those of the process that forked this one.
-            [$this->process, $this->idle, $this->debts] = [getmypid(), [], []];
-        }
-        while (($this->idle[(string) $server] ?? []) !== []) {
-            $connection = array_pop($this->idle[(string) $server]);
-            if ($connection->isReady()) {
-                return $connection;
+        $fault = null;
+        for ($pause = self::FIRST_PAUSE; ; $pause = min(2 * $pause, self::LONGEST_PAUSE)) {
+            $began = Clock::now();
+            try {
+                return $act(min($until, $began + $this->attempt));
+            } catch (Unavailable $thrown) {
+                // A last try that had little time says nothing about the cause.
+                $fault = $fault === null || $until - $began > self::FIRST_PAUSE ? $thrown : $fault;
+            }
+            $this->pause($pause, $until);
+            if (Clock::now() >= $until) {
+                throw $fault;
             }
         }
-        return new Connection($server, $until);
+    }
+
+    /** Pauses before the next try, and leaves it the time that it needs. */
+    public function pause(float $seconds, float $until): void
+    {
+        $left = $until - Clock::now();
+        $patience = $this->patience();
+        $beforeLast = $left - ($patience === INF ? self::FIRST_PAUSE : $patience);
+        Clock::sleep(min($seconds, $beforeLast > 0 ? $beforeLast : $left));
+    }
+
+    /**
+     * Returns the replies to a command about each key, within the command timeout.
+     *
+     * @param non-empty-list<string> $keys
+     * @return non-empty-list<mixed>
+     * @throws LockException
+     */
+    public function ofEachKey(array $keys, Call $call, string $command, #[\SensitiveParameter] string ...$words): array
+    {
+        $of = fn (float $end) => fn (string $key) => $this->ask($key, [$command, $key, ...$words], $call, $end);
+        return $this->retry(fn (float $end) => array_map($of($end), $keys), Clock::now() + $this->timeout);
+    }
+
+    /**
+     * Sets the lease of a grant, and ties a session to this connection. Returns when the server was
+     * asked, or null if not all keys are held.
+     *
+     * @throws LockException
+     */
+    public function extend(Options $options, Call $call, float $lease): ?float
+    {
+        return $this->retry(function (float $end) use ($options, $call, $lease): ?float {
+            $askedAt = Clock::now();
+            $count = $this->ask($options->keys[0], $options->extend($call->token(), $lease), $call, $end);
+            return $count === count($options->keys) ? $askedAt : null;
+        }, Clock::now() + $this->timeout);
+    }
+
+    /**
+     * Sends a release in the time that is left to a call that ends without a grant, later with other
+     * calls, and at the program's end.
+     *
+     * @param non-empty-list<string|int> $words
+     */
+    public function leave(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): void
+    {
+        $this->unreleased[] = [$key, new \SensitiveParameterValue($words), $call, $until];
+        $this->goOn();
+    }
+
+    /** Sends the releases that got no reply. */
+    public function goOn(): void
+    {
+        $end = Clock::now() + self::LAST_WORDS;
+        $this->nextTry = $end + self::PATIENCE;
+        foreach ($this->unreleased as $number => [$key, $words, $call, $until]) {
+            try {
+                if (Clock::now() < $until) {
+                    $this->exchange($key, $words->getValue(), $call, min($until, $end));
+                }
+            } catch (Unavailable) {
+                return;
+            } catch (LockException) {
+                // The server refuses it for good.
+            }
+            unset($this->unreleased[$number]);
+        }
+    }
+
+    /** @param non-empty-list<string|int> $words */
+    private function exchange(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): mixed
+    {
+        $began = Clock::now();
+        if ($until <= $began) {
+            throw new Unavailable('no time is left to ask a server', true);
+        }
+        $unanswered = $call->unanswered;
+        try {
+            $reply = Signals::after(fn () => $this->send($key, $words, $call, $until));
+            $call->unanswered = $unanswered;
+            $this->before = [];
+            $this->isDown = false;
+            return $reply;
+        } catch (ErrorReply $error) {
+            $call->unanswered = $unanswered;
+            $exception = $error->exception($this->client?->name() ?? 'the server', $call->token());
+            if ($error->isOfConnection()) {
+                $this->close();
+            }
+            throw $exception;
+        } catch (\LogicException $misuse) {
+            $call->unanswered = $unanswered;
+            throw $misuse;
+        } catch (\Throwable $thrown) {
+            // Also what the handler of a signal threw.
+            $this->close();
+            throw $thrown;
+        }
+    }
+
+    /** @param non-empty-list<string|int> $words */
+    private function send(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): mixed
+    {
+        $client = $this->client($until);
+        $client->open($key, $until);
+        $prefix = $client->prefix();
+        $call->unanswered++;
+        return $client->exchange($prefix . $key, self::prefixed($prefix, $words), $until);
+    }
+
+    /**
+     * Returns a command with the prefix of the program's client before each key.
+     *
+     * @param non-empty-list<string|int> $words
+     * @return non-empty-list<string|int>
+     */
+    private static function prefixed(string $prefix, #[\SensitiveParameter] array $words): array
+    {
+        if ($prefix !== '') {
+            [$first, $count] = str_starts_with($words[0], 'LOCK.M') ? [2, $words[1]] : [1, 1];
+            for ($at = $first; $at < $first + $count; $at++) {
+                $words[$at] = $prefix . $words[$at];
+            }
+        }
+        return $words;
+    }
+
+    private function client(float $until): Client
+    {
+        if ($this->process !== getmypid()) {
+            // The connection is that of the parent.
+            [$this->process, $this->unreleased, $this->before] = [getmypid(), [], []];
+            $this->close();
+        }
+        return $this->client ??= ($this->make)(min($this->attempt, $until - Clock::now()));
+    }
+
+    private function patience(): float
+    {
+        return $this->client?->patience() ?? INF;
+    }
+
+    private function close(): void
+    {
+        if ($this->isOfSession && $this->client !== null) {
+            // Its close would release the lock.
+            $this->before[] = $this->client;
+        } else {
+            $this->client?->close();
+        }
+        if ($this->isMadeAnew) {
+            $this->client = null;
+        }
     }
 }

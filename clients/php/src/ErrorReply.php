@@ -5,72 +5,45 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * The server's reply that a command failed.
+ * An error that a server replied.
  *
  * @internal
  */
-final class ErrorReply
+final class ErrorReply extends \RuntimeException
 {
-    /** Temporary errors, in words. */
-    private const OUTAGES = [
-        'LOADING ' => 'the server is loading its data',
-        'READONLY ' => 'the server is a replica',
-        'MASTERDOWN ' => 'the server is a replica without its primary',
-        'CLUSTERDOWN ' => 'the cluster is down',
-        'TRYAGAIN ' => 'the slot of the keys is moving',
-        'OOM ' => 'the server is out of memory',
-        'MISCONF ' => "the server can't save its data",
-        'BUSY ' => 'the server runs a script',
-        'ERR max number of clients' => 'the server has no room for another client',
-    ];
+    /** The codes of errors after which the same command may succeed later, or at another server. */
+    private const OUTAGES = '/^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|OOM|MISCONF|BUSY) '
+        . '|^ERR max number of clients|^UNBLOCKED .*instance state changed/';
 
-    public function __construct(#[\SensitiveParameter] public readonly string $text)
+    /** Returns the reply that the text of a driver's exception has, or null if it has none. */
+    public static function of(string $text): ?self
     {
+        return preg_match('/^(`\w+` failed: )?-?([A-Z]{3,} .*)/s', $text, $found) ? new self($found[2]) : null;
     }
 
-    /**
-     * Returns where a cluster serves the key instead.
-     *
-     * @return ?array{'MOVED'|'ASK', string, int} the host is empty if it is the replying host
-     */
-    public function redirection(): ?array
+    public function isOutage(): bool
     {
-        return preg_match('/^(MOVED|ASK) \d+ (.*):(\d+)$/', $this->text, $found)
-            ? [$found[1], $found[2], (int) $found[3]]
-            : null;
+        return preg_match(self::OUTAGES, $this->getMessage()) === 1;
     }
 
-    /** Returns true if the wait goes on at another connection, which took it over. */
-    public function isTakenOver(): bool
+    /** Returns true if another server, or this one on a new connection, may not reply so. */
+    public function isOfConnection(): bool
     {
-        return str_starts_with($this->text, 'UNBLOCKED ') && !$this->isCancelled() && !$this->isDemotion();
+        return preg_match('/^(READONLY|MASTERDOWN|UNBLOCKED|ERR max) /', $this->getMessage()) === 1;
     }
 
-    public function exception(Server $server): Outage|LockException
+    /** Returns the error for the caller. Its text never has the token. */
+    public function exception(string $server, #[\SensitiveParameter] string $token): LockException
     {
-        foreach (self::OUTAGES as $start => $words) {
-            if (str_starts_with($this->text, $start)) {
-                return new Outage("$server: $words");
-            }
-        }
+        $text = $token === '' ? $this->getMessage() : str_replace($token, '<token>', $this->getMessage());
         return match (true) {
-            $this->isDemotion() => new Outage("$server: the server became a replica"),
-            $this->isCancelled() => new Cancelled('the wait was cancelled by LOCK.CANCEL'),
-            str_starts_with($this->text, 'DEADLOCK ') => new Deadlock($this->text),
-            str_starts_with($this->text, 'NOREPLICAS ') => new NotReplicated($this->text),
-            str_starts_with($this->text, 'ERR unknown command') =>
+            $this->isOutage() => new Unavailable("$server: $text"),
+            str_starts_with($text, 'UNBLOCKED ') => new Cancelled($text),
+            str_starts_with($text, 'DEADLOCK ') => new Deadlock($text),
+            str_starts_with($text, 'NOREPLICAS ') => new NotReplicated($text),
+            stripos($text, "ERR unknown command 'LOCK.") === 0 =>
                 new ModuleMissing("$server: this server hasn't loaded redis-lock"),
-            default => new ServerError($this->text),
+            default => new ServerError($text),
         };
-    }
-
-    private function isDemotion(): bool
-    {
-        return str_starts_with($this->text, 'UNBLOCKED ') && str_contains($this->text, 'instance state changed');
-    }
-
-    private function isCancelled(): bool
-    {
-        return str_starts_with($this->text, 'UNBLOCKED ') && str_contains($this->text, 'LOCK.CANCEL');
     }
 }

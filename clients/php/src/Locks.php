@@ -4,62 +4,55 @@ declare(strict_types=1);
 
 namespace RedisLock;
 
-/** Factory of locks. Connects when the first command is sent. */
+/** Factory of locks over the program's own client of phpredis or Predis. */
 final class Locks
 {
     private readonly Commands $commands;
-    private readonly string $prefix;
-    /** @var \WeakMap<Lock, int> the locks that are held, and the process that holds each */
+    /** @var \WeakMap<Grant, true> the grants that are held */
     private readonly \WeakMap $held;
 
     /**
-     * @param string|list<string>|\Redis|\RedisCluster|\Predis\ClientInterface $redis a URL
-     *     redis://user:password@host:6379/0, rediss://... for TLS, unix:///path; several nodes of a
-     *     cluster; or a client, whose address, login and prefix are read. Nothing is sent with it.
+     * @param \Redis|\RedisCluster|\Predis\ClientInterface|\Closure $redis the client, or a function that
+     *     makes and connects one within so many seconds. The function is called for the first command,
+     *     and after each outage.
      * @param float $commandTimeout seconds after which a call that doesn't wait for a lock throws
-     *     Unavailable, connecting included
-     * @param list<string> $sentinels URLs; the host of $redis is then the name of the primary
-     * @param array<string, mixed> $ssl options of PHP's ssl context, for TLS
+     *     Unavailable
      * @throws \InvalidArgumentException
      */
     public function __construct(
-        #[\SensitiveParameter] string|array|\Redis|\RedisCluster|\Predis\ClientInterface $redis,
+        #[\SensitiveParameter] \Redis|\RedisCluster|\Predis\ClientInterface|\Closure $redis,
         float $commandTimeout = 1.0,
         Observer $observer = new Observer(),
-        #[\SensitiveParameter] array $sentinels = [],
-        array $ssl = [],
     ) {
         Options::duration('commandTimeout', $commandTimeout);
-        [$servers, $this->prefix] = is_object($redis)
-            ? Clients::read($redis, $ssl)
-            : [self::servers((array) $redis, $sentinels, $ssl), ''];
-        $this->commands = new Commands($servers, $commandTimeout, $observer);
+        $make = Clients::maker($redis, $commandTimeout);
+        $this->commands = new Commands($make, $redis instanceof \Closure, $commandTimeout, $observer);
         $this->held = new \WeakMap();
-        $held = \WeakReference::create($this->held);
+        $parts = [\WeakReference::create($this->held), \WeakReference::create($this->commands)];
         // PHP runs no destructors after an exception that the program doesn't catch.
-        register_shutdown_function(static function () use ($held): void {
-            foreach ($held->get() ?? [] as $lock => $process) {
-                $lock->releaseAtEnd();
+        register_shutdown_function(static function () use ($parts): void {
+            foreach ($parts[0]->get() ?? [] as $grant => $isHeld) {
+                $grant->releaseAtEnd();
             }
+            $parts[1]->get()?->goOn();
         });
     }
 
     /**
-     * Returns one owner of a lock. Sends nothing.
+     * Returns a lock. Sends nothing.
      *
      * @param string|non-empty-list<string> $keys granted together or not at all; in a cluster, in
      *     one slot
      * @param float $lease seconds for which the lock is granted
      * @param float $wait seconds for which acquire() waits; INF: without a limit
-     * @param ?string $token name of the owner, 1 to 256 bytes; 128 random bits by default
      * @param bool $shared true if other shared holders are admitted
      * @param ?int $limit most permits that all holders take together: a semaphore
      * @param ?int $permits permits that this holder takes; 1 by default
      * @param bool $session the server renews the lease until the connection closes, and then
      *     releases the lock
-     * @param float $keep seconds for which the place in the queue outlives its connection
-     * @param bool $reentrant true if the object may acquire the lock again while it holds it
-     * @param bool $autoRelease true if the lock is released when the object or the program ends
+     * @param float $keep seconds for which the server keeps the place of a waiter that it doesn't hear of
+     * @param ?float $margin seconds before the end of the lease at which the lock counts as lost; a
+     *     tenth of the lease by default, and at most 1
      * @param float $atLeast seconds since the grant for which the lock stays after its release
      * @param ?string $data at most 1024 bytes that LOCK.INFO shows
      * @param ?int $replicas how many replicas have to acknowledge the grant
@@ -69,21 +62,18 @@ final class Locks
         string|array $keys,
         float $lease = 30.0,
         float $wait = 10.0,
-        #[\SensitiveParameter] ?string $token = null,
         bool $shared = false,
         ?int $limit = null,
         ?int $permits = null,
         bool $session = false,
         float $keep = 10.0,
-        bool $reentrant = false,
-        bool $autoRelease = true,
+        ?float $margin = null,
         float $atLeast = 0.0,
         ?string $data = null,
         ?int $replicas = null,
     ): Lock {
-        $prefixed = fn (mixed $key) => is_string($key) ? $this->prefix . $key : $key;
         $options = new Options(
-            array_map($prefixed, array_values((array) $keys)),
+            array_values((array) $keys),
             $lease,
             $wait,
             $shared,
@@ -91,85 +81,78 @@ final class Locks
             $permits,
             $session,
             $keep,
-            $reentrant,
-            $autoRelease,
+            $margin,
             $atLeast,
             $data,
             $replicas,
         );
-        if ($token !== null) {
-            Options::token($token);
-        }
-        $commands = $session ? $this->commands->apart() : $this->commands;
-        return new Lock($commands, $this->commands, $this->held, $options, $token);
+        return new Lock($this->commands, $options, $this->held);
     }
 
     /**
-     * Asks the server who holds a key. Each holder can be released and extended here, whichever
-     * process acquired it. It isn't released when its object ends.
+     * Returns a grant that another process acquired and detached, or null if it has ended.
      *
-     * @return list<Lock>
-     * @throws Unavailable|ServerError|ModuleMissing
+     * @param string|non-empty-list<string> $keys
+     * @param mixed ...$options those of lock(), by name
+     * @throws \InvalidArgumentException|Unavailable|ServerError|ModuleMissing
      */
-    public function holders(string $key): array
+    public function adopt(string|array $keys, #[\SensitiveParameter] string $token, int $fence, mixed ...$options): ?Grant
     {
-        return $this->lock($key)->holders();
+        return $this->lock($keys, ...$options)->adopt($token, $fence);
     }
 
     /**
-     * Releases every lock that an object of this factory holds in this process.
+     * Returns $read(), or if that is null $compute(): one caller computes at a time.
+     *
+     * The others wait, and then read all at once. So $compute must store its result where $read finds
+     * it.
+     *
+     * @template T
+     * @param string|non-empty-list<string> $keys
+     * @param callable(): ?T $read
+     * @param callable(): T $compute
+     * @param mixed ...$options those of lock(), by name, except shared, limit and permits
+     * @return T
+     * @throws NotAcquired|LockLost and what Lock::acquire() throws
+     */
+    public function once(string|array $keys, callable $read, callable $compute, mixed ...$options): mixed
+    {
+        [$lock, $readers] = [$this->lock($keys, ...$options), $this->lock($keys, ...$options, shared: true)];
+        $work = fn () => $read() ?? $compute();
+        $result = $read();
+        if ($result !== null) {
+            return $result;
+        }
+        $grant = $lock->tryAcquire();
+        if ($grant !== null) {
+            return $lock->during($grant, $work);
+        }
+        // If the one that computed failed, the others take turns.
+        return $readers->using($read) ?? $lock->using($work);
+    }
+
+    /**
+     * Releases every grant that this process holds of this factory's locks.
      *
      * @return int how many were still held
-     * @throws Unavailable|ServerError after all were released as far as possible
+     * @throws LockException after all were released as far as possible
      */
     public function releaseAll(): int
     {
-        $end = Clock::now() + $this->commands->timeout;
-        $count = 0;
-        $error = null;
-        $locks = [];
-        foreach ($this->held as $lock => $process) {
-            if ($process === getmypid()) {
-                $locks[] = $lock;
-            }
+        $until = Clock::now() + $this->commands->timeout;
+        [$count, $error] = [0, null];
+        $grants = [];
+        foreach ($this->held as $grant => $isHeld) {
+            $grants[] = $grant;
         }
-        foreach ($locks as $lock) {
+        foreach ($grants as $grant) {
             try {
-                $count += (int) $lock->releaseWhole($end);
+                $count += (int) $grant->releaseUntil($until);
+            } catch (NotHeld) {
+                // It is that of a process which forked this one.
             } catch (LockException $error) {
             }
         }
         return $error === null ? $count : throw $error;
-    }
-
-    /**
-     * @param list<string> $urls
-     * @param list<string> $sentinels
-     * @param array<string, mixed> $ssl
-     */
-    private static function servers(#[\SensitiveParameter] array $urls, array $sentinels, array $ssl): Servers
-    {
-        $servers = self::all($urls, $ssl);
-        if ($servers === [] || ($sentinels !== [] && count($servers) > 1)) {
-            throw new \InvalidArgumentException('redis must be one URL, or the URLs of the nodes of a cluster');
-        }
-        return $sentinels === []
-            ? new Nodes($servers)
-            : new Sentinel($servers[0], self::all($sentinels, $ssl));
-    }
-
-    /**
-     * @param array<string> $urls
-     * @param array<string, mixed> $ssl
-     * @return list<Server>
-     */
-    private static function all(#[\SensitiveParameter] array $urls, array $ssl): array
-    {
-        $servers = [];
-        // Without array_map, whose arguments stack traces show.
-        foreach ($urls as $url) {
-            $servers[] = Server::of($url, $ssl);
-        }
-        return $servers;
     }
 }

@@ -8,7 +8,7 @@ namespace RedisLock;
 class Observer
 {
     /**
-     * Called after each acquire() that had to wait.
+     * Called after each acquire() that didn't get the lock at once.
      *
      * @param string $outcome granted, not acquired, cancelled or failed
      */
@@ -16,18 +16,18 @@ class Observer
     {
     }
 
-    public function granted(Lock $lock): void
+    public function granted(Grant $grant): void
     {
     }
 
-    /** Called by the call that finds the loss. */
-    public function lost(Lock $lock): void
+    /** Called once for each loss, by the call that finds it, or if a grant is dropped without a release. */
+    public function lost(Grant $grant): void
     {
     }
 
     /**
-     * Called once for each outage that no exception reports: in a wait without a limit, at the end
-     * of using(), and in a destructor. Writes to PHP's error log.
+     * Called once for each outage that no exception reports: in a wait without a limit, at the end of
+     * using(), and in a destructor. Writes to PHP's error log.
      */
     public function unavailable(LockException $error): void
     {

@@ -5,63 +5,48 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * Asynchronous signals. Their handlers run at points where the library may be left by an exception.
+ * The handlers of asynchronous signals. PHP drops a signal that comes while a function of an extension
+ * throws, so they are deferred meanwhile.
  *
  * @internal
  */
 final class Signals
 {
-    /** Longest time in seconds between two such points. */
-    public const PAUSE = 0.1;
+    private static bool $areDeferred = false;
 
-    private static bool $areHandled = false;
+    /** Returns true if the program's handlers run at any time. */
+    public static function areAsynchronous(): bool
+    {
+        return self::$areDeferred || (function_exists('pcntl_async_signals') && pcntl_async_signals());
+    }
 
     /**
-     * Runs the work, in which handle() runs the handlers of asynchronous signals.
+     * Runs the work, and then the handlers. What a handler throws comes out.
      *
      * @template T
      * @param \Closure(): T $work
      * @return T
      */
-    public static function atSafePoints(\Closure $work): mixed
+    public static function after(\Closure $work): mixed
     {
-        if (!function_exists('pcntl_async_signals') || !pcntl_async_signals(false)) {
+        if (self::$areDeferred || !self::areAsynchronous()) {
             return $work();
         }
-        self::$areHandled = true;
+        pcntl_async_signals(false);
+        self::$areDeferred = true;
         try {
             return $work();
         } finally {
-            self::$areHandled = false;
+            self::$areDeferred = false;
             pcntl_async_signals(true);
             pcntl_signal_dispatch();
         }
     }
 
-    /**
-     * Runs the work, and no signal handler before its end.
-     *
-     * @param \Closure(): void $work
-     */
-    public static function after(\Closure $work): void
-    {
-        $isAsync = function_exists('pcntl_async_signals') && pcntl_async_signals(false);
-        $areHandled = self::$areHandled;
-        self::$areHandled = false;
-        try {
-            $work();
-        } finally {
-            self::$areHandled = $areHandled;
-            if ($isAsync) {
-                pcntl_async_signals(true);
-                pcntl_signal_dispatch();
-            }
-        }
-    }
-
+    /** Runs the handlers at a point of the work that they may end. */
     public static function handle(): void
     {
-        if (self::$areHandled) {
+        if (self::$areDeferred) {
             pcntl_signal_dispatch();
         }
     }

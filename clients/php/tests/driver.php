@@ -2,13 +2,13 @@
 
 // The driver of the conformance suite. Executes orders, each a line of JSON, with this library. A
 // PHP process does one thing at a time, so each lock has its own process, whose wait a signal
-// cancels. The argument `predis` reads the servers out of a client of Predis.
+// cancels. The argument says which client the library works with: `php` is phpredis, or `predis`.
 
 declare(strict_types=1);
 
-use RedisLock\AlreadyHeld;
 use RedisLock\Cancelled;
 use RedisLock\Deadlock;
+use RedisLock\Grant;
 use RedisLock\Lock;
 use RedisLock\LockException;
 use RedisLock\LockLost;
@@ -40,12 +40,12 @@ final class Events extends Observer
         say(['event' => 'waited', 'lock' => self::$lock, 'ms' => (int) (1000 * $seconds), 'outcome' => $outcome]);
     }
 
-    public function granted(Lock $lock): void
+    public function granted(Grant $grant): void
     {
         say(['event' => 'granted', 'lock' => self::$lock]);
     }
 
-    public function lost(Lock $lock): void
+    public function lost(Grant $grant): void
     {
         say(['event' => 'lost', 'lock' => self::$lock]);
     }
@@ -75,31 +75,71 @@ function seconds(int|float|string $ms): float
     return is_string($ms) ? ['nan' => NAN, 'inf' => INF, '-inf' => -INF][$ms] : $ms / 1000;
 }
 
+/** Returns locks over a client. If no server is there now, over a function that makes the client. */
 function locksOf(array $order, string $client): Locks
 {
     $options = ['observer' => new Events()] + arguments($order, ['command_timeout_ms' => 'commandTimeout']);
-    if ($client === 'predis') {
-        return new Locks(predisOf($order), ...$options);
+    $make = fn (float $seconds) => $client === 'predis' ? predisOf($order, $seconds) : phpRedisOf($order, $seconds);
+    try {
+        // Only a function finds the primary again.
+        $redis = isset($order['sentinel']) ? $make : $make(attempt($options['commandTimeout'] ?? 1.0));
+    } catch (RedisException | RedisClusterException) {
+        $redis = $make;
     }
-    $login = isset($order['password']) ? rawurlencode($order['username'] ?? '') . ':' . rawurlencode($order['password']) . '@' : '';
-    $urls = fn (string $login) => array_map(fn (string $address) => "redis://$login$address", $order['servers']);
-    return isset($order['sentinel'])
-        ? new Locks("redis://$login$order[sentinel]", ...['sentinels' => $urls('')] + $options)
-        : new Locks($urls($login), ...$options);
+    return new Locks($redis, ...$options);
 }
 
-function predisOf(array $order): Predis\Client
+/** Returns the time limit of a client that is made once. */
+function attempt(float $timeout): float
 {
-    $login = array_intersect_key($order, ['username' => 0, 'password' => 0]);
+    return $timeout > 0.0 && $timeout < 60.0 ? $timeout : 1.0;
+}
+
+/** A cluster's times are set once: half of the limit, so that there is time for another attempt. */
+function phpRedisOf(array $order, float $seconds): Redis|RedisCluster
+{
+    $login = [$order['username'] ?? null, $order['password'] ?? null];
+    if ($order['cluster']) {
+        $login = $login[1] === null ? null : ['user' => $login[0], 'pass' => $login[1]];
+        $half = seconds($order['command_timeout_ms'] ?? 1000) / 2;
+        return new RedisCluster(null, $order['servers'], $half, $half, false, $login);
+    }
+    [$host, $port] = isset($order['sentinel']) ? primaryOf($order, $seconds) : explode(':', $order['servers'][0]);
+    $redis = new Redis();
+    $redis->connect($host, (int) $port, $seconds, null, 0, $seconds);
+    if ($login[1] !== null) {
+        $redis->auth($login);
+    }
+    return $redis;
+}
+
+/** @return array{string, string} */
+function primaryOf(array $order, float $seconds): array
+{
+    foreach ($order['servers'] as $address) {
+        [$host, $port] = explode(':', $address);
+        $sentinel = new RedisSentinel($host, (int) $port, $seconds, null, 0, $seconds);
+        $primary = $sentinel->getMasterAddrByName($order['sentinel']);
+        if ($primary) {
+            return $primary;
+        }
+    }
+    throw new RedisException('no sentinel knows the primary');
+}
+
+function predisOf(array $order, float $seconds): Predis\Client
+{
+    $common = ['timeout' => $seconds] + array_intersect_key($order, ['username' => 0, 'password' => 0]);
     if (isset($order['sentinel'])) {
-        $options = ['replication' => 'sentinel', 'service' => $order['sentinel'], 'parameters' => $login];
+        $options = ['replication' => 'sentinel', 'service' => $order['sentinel'], 'parameters' => $common];
         return new Predis\Client(array_map(fn ($address) => "tcp://$address", $order['servers']), $options);
     }
-    $nodes = array_map(function (string $address) use ($login) {
+    $nodes = array_map(function (string $address) use ($common) {
         [$host, $port] = explode(':', $address);
-        return ['host' => $host, 'port' => (int) $port] + $login;
+        return ['host' => $host, 'port' => (int) $port] + $common;
     }, $order['servers']);
-    return $order['cluster'] ? new Predis\Client($nodes, ['cluster' => 'redis']) : new Predis\Client($nodes[0]);
+    $options = ['cluster' => 'redis', 'parameters' => $common];
+    return $order['cluster'] ? new Predis\Client($nodes, $options) : new Predis\Client($nodes[0]);
 }
 
 function lockOf(array $order, Locks $locks): Lock
@@ -107,13 +147,12 @@ function lockOf(array $order, Locks $locks): Lock
     return $locks->lock($order['keys'], ...arguments($order, [
         'lease_ms' => 'lease',
         'wait_ms' => 'wait',
-        'token' => 'token',
         'shared' => 'shared',
         'limit' => 'limit',
         'permits' => 'permits',
         'session' => 'session',
         'keep_ms' => 'keep',
-        'reentrant' => 'reentrant',
+        'margin_ms' => 'margin',
         'at_least_ms' => 'atLeast',
         'data' => 'data',
         'replicas' => 'replicas',
@@ -138,21 +177,25 @@ function cancellable(callable $work): mixed
     }
 }
 
-function acquire(Lock $lock, array $order): array
+function acquire(Lock $lock, array $order, ?Grant &$held): array
 {
-    $fence = cancellable(fn () => $lock->acquire(waitOf($order)));
-    return $fence === null ? ['ok' => false] : ['ok' => true, 'fence' => $fence];
+    $grant = cancellable(fn () => $lock->acquire(waitOf($order)));
+    if ($grant === null) {
+        return ['ok' => false];
+    }
+    $held = $grant;
+    return ['ok' => true, 'fence' => $grant->fence, 'token' => $grant->token()];
 }
 
 function block(Lock $lock, array $order): array
 {
     try {
-        $fence = cancellable(fn () => $lock->using(function (int $fence) use ($order): int {
+        $fence = cancellable(fn () => $lock->using(function (Grant $grant) use ($order): int {
             global $waits;
             $waits = false;
             say(['event' => 'in', 'lock' => $order['lock']]);
             usleep(1000 * $order['work_ms']);
-            return isset($order['fail']) ? throw new DomainException($order['fail']) : $fence;
+            return isset($order['fail']) ? throw new DomainException($order['fail']) : $grant->fence;
         }, waitOf($order)));
         return ['ok' => true, 'fence' => $fence];
     } catch (DomainException $failure) {
@@ -175,19 +218,19 @@ function texts(mixed $value): string
     return $texts;
 }
 
-function obey(Lock $lock, Locks $locks, array $order): array
+function obey(Lock $lock, Locks $locks, ?Grant &$grant, array $order): array
 {
     return match ($order['do']) {
-        'lock' => ['ok' => true, 'token' => $lock->token()],
-        'acquire' => acquire($lock, $order),
+        'lock' => ['ok' => true],
+        'acquire' => acquire($lock, $order, $grant),
         'block' => block($lock, $order),
-        'release' => ['ok' => $lock->release()],
+        'release' => ['ok' => $grant === null ? throw new NotHeld('never acquired') : $grant->release()],
         'release_all' => ['ok' => true, 'count' => $locks->releaseAll()],
-        'extend' => ['ok' => $lock->extend(seconds($order['lease_ms']))],
-        'left' => ['ok' => true, 'ms' => (int) ($lock->left() * 1000)],
-        'owned' => ['ok' => $lock->owned()],
-        'state' => ['ok' => true, 'lost' => $lock->isLost(), 'fence' => $lock->fence(), 'token' => $lock->token()],
-        'texts' => ['ok' => true, 'text' => texts($lock) . texts($locks)],
+        'extend' => ['ok' => $grant->extend(seconds($order['lease_ms']))],
+        'left' => ['ok' => true, 'ms' => (int) (1000 * ($grant?->left() ?? 0.0))],
+        'owned' => ['ok' => $grant !== null && $grant->owned()],
+        'state' => ['ok' => true, 'lost' => $grant !== null && $grant->isLost(), 'fence' => $grant?->fence, 'token' => $grant?->token()],
+        'texts' => ['ok' => true, 'text' => texts($lock) . texts($locks) . texts($grant)],
     };
 }
 
@@ -206,7 +249,7 @@ function answer(callable $work): array
             $thrown instanceof Unavailable => 'unavailable',
             $thrown instanceof ModuleMissing => 'module_missing',
             $thrown instanceof NotReplicated => 'not_replicated',
-            $thrown instanceof AlreadyHeld, $thrown instanceof NotHeld => 'misuse',
+            $thrown instanceof NotHeld => 'misuse',
             $thrown instanceof ServerError && $isDenial => 'denied',
             default => 'other',
         };
@@ -230,12 +273,12 @@ function serve($orders, array $first, array $connect, string $client): void
         say(['id' => $first['id'], 'error' => 'unrepresentable']);
         posix_kill(posix_getpid(), SIGKILL);
     }
-    $locks = $lock = null;
+    $locks = $lock = $grant = null;
     for ($order = $first; $order !== null; $order = json_decode((string) fgets($orders), true)) {
-        $answer = answer(function () use (&$locks, &$lock, $order, $connect, $client): array {
+        $answer = answer(function () use (&$locks, &$lock, &$grant, $order, $connect, $client): array {
             $locks ??= locksOf($connect, $client);
             $lock ??= lockOf($order, $locks);
-            return obey($lock, $locks, $order);
+            return obey($lock, $locks, $grant, $order);
         });
         if ($order['do'] !== 'release_all') {
             say(['id' => $order['id'], ...$answer]);

@@ -57,6 +57,14 @@ fn begin_try(driver: &Driver, column: Column) -> Asked {
     driver.begin_acquire(column.lock(), Some(0))
 }
 
+/// Returns when a call ends that was cancelled while no server replies.
+fn cancellation(world: &World, from: Instant) -> Due {
+    match world.has(Ability::Interruption) {
+        true => Due::at_once(from),
+        false => Due::by(from, COMMAND_TIMEOUT),
+    }
+}
+
 /// Plays the calls of a client that finds the outage when it begins.
 pub fn before(world: &mut World, row: &str, outage: &Outage) {
     (outage.prepare)(world);
@@ -81,7 +89,8 @@ fn play_before(world: &mut World, round: &mut Round, outage: &Outage, driver: &D
     thread::sleep(Duration::from_millis(300));
     let cancelled = driver.begin_cancel(&given_up);
     let at_once = Due::at_once(cancelled.at);
-    round.cell(driver, Cancel, &given_up, at_once, &["cancelled"]);
+    let due = cancellation(world, cancelled.at);
+    round.cell(driver, Cancel, &given_up, due, &["cancelled"]);
     round.cell(driver, Cancel, &cancelled, at_once, &["true"]);
     let due = Due::after(tried.at, COMMAND_TIMEOUT);
     round.cell(driver, Try, &tried, due, UNAVAILABLE);
@@ -171,7 +180,8 @@ fn play_during(
     let cancelled = driver.begin_cancel(&given_up);
 
     let at_once = Due::at_once(cancelled.at);
-    round.cell(driver, Cancel, &given_up, at_once, &["cancelled"]);
+    let due = cancellation(world, cancelled.at);
+    round.cell(driver, Cancel, &given_up, due, &["cancelled"]);
     round.cell(driver, Cancel, &cancelled, at_once, &["true"]);
     for (column, asked) in [(Try, &tried), (Release, &released), (Extend, &extended)] {
         let due = Due::after(asked.at, COMMAND_TIMEOUT);

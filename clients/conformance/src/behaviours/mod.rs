@@ -132,6 +132,9 @@ const CLUSTER: &[Behaviour] = rows![Cluster, [];
 const STANDALONE_OF_GRANTS: &[Behaviour] = rows![Standalone, [Ability::Grants];
     slow::replies_that_are_300_ms_late,
     slow::replies_that_are_150_ms_late,
+];
+
+const STANDALONE_OF_GRANTS_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Grants, Ability::Background];
     storm::five_hundred_of_one_process_wait_shortly,
     storm::a_thousand_of_one_process_wait_shortly,
 ];
@@ -158,6 +161,7 @@ pub fn rows() -> impl Iterator<Item = &'static Behaviour> {
         STANDALONE,
         STANDALONE_IN_BACKGROUND,
         STANDALONE_OF_GRANTS,
+        STANDALONE_OF_GRANTS_IN_BACKGROUND,
         CLUSTER,
         CLUSTER_OF_GRANTS,
         CLUSTER_IN_BACKGROUND,

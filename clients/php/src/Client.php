@@ -1,0 +1,44 @@
+<?php
+
+declare(strict_types=1);
+
+namespace RedisLock;
+
+/**
+ * A client of the program, which executes one command at a time.
+ *
+ * @internal
+ */
+interface Client
+{
+    /** Returns what the program's client puts before each key. */
+    public function prefix(): string;
+
+    /** Returns the longest time in seconds that the client waits for a reply; INF if it can be told. */
+    public function patience(): float;
+
+    /** Returns true if the handler of a signal runs while the client waits for a reply. */
+    public function isInterruptible(): bool;
+
+    /**
+     * Connects to the server of a key.
+     *
+     * @throws ErrorReply|Unavailable
+     */
+    public function open(string $key, float $until): void;
+
+    /**
+     * Sends a command, and returns its reply; null for nil.
+     *
+     * @param non-empty-list<string> $words
+     * @throws ErrorReply|Unavailable
+     * @throws \LogicException the program is in a transaction, so the command was not executed
+     */
+    public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed;
+
+    /** Closes the connection, because a late reply would be taken for that of the next command. */
+    public function close(): void;
+
+    /** Returns the name of the latest server for messages. */
+    public function name(): string;
+}

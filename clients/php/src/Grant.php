@@ -1,0 +1,262 @@
+<?php
+
+declare(strict_types=1);
+
+namespace RedisLock;
+
+/**
+ * A grant of a lock. Whoever has it may extend or release it. All times are in seconds.
+ *
+ * Nothing runs in the background, so the lease isn't renewed, and a call finds a loss. A grant that is
+ * dropped while it is held is released, and reported as lost.
+ */
+final class Grant implements \JsonSerializable
+{
+    private const HELD = 'held';
+    private const LOST = 'lost';
+    private const LEFT = 'released';
+
+    /** @var non-empty-list<string> */
+    public readonly array $keys;
+    private string $state = self::HELD;
+    private float $deadline = -INF;
+    private readonly float $grantedAt;
+    private readonly \SensitiveParameterValue $token;
+    /** The process that holds the lock. */
+    private readonly int $process;
+
+    /**
+     * @internal Lock::acquire() returns it.
+     * @param \WeakMap<Grant, true> $held
+     */
+    public function __construct(
+        private readonly Commands $commands,
+        private readonly Options $options,
+        private readonly \WeakMap $held,
+        #[\SensitiveParameter] string $token,
+        /** The fencing token, which is greater than that of each grant before. */
+        public readonly int $fence,
+        float $askedAt,
+        /** True if a command that asked for this grant may still arrive. */
+        private readonly bool $isUnclear,
+    ) {
+        $this->keys = $options->keys;
+        $this->grantedAt = $askedAt;
+        $this->token = new \SensitiveParameterValue($token);
+        $this->process = getmypid();
+        $this->prolong($options->lease, $askedAt);
+        $held[$this] = true;
+    }
+
+    /** Returns what names this grant to the server. Who knows it can release the lock. */
+    public function token(): string
+    {
+        return $this->token->getValue();
+    }
+
+    /**
+     * Returns true if the lock was lost, without asking the server: the server said so, or a `margin`
+     * before the end of the lease by the local clock. Of a session only the server says so.
+     */
+    public function isLost(): bool
+    {
+        if ($this->state === self::HELD && $this->isMine() && Clock::now() >= $this->deadline) {
+            $this->lose();
+        }
+        return $this->state === self::LOST;
+    }
+
+    /** Returns the seconds until the lock counts as lost, or 0 if it isn't held; INF for a session. */
+    public function left(): float
+    {
+        return $this->isHeld() ? max(0.0, $this->deadline - Clock::now()) : 0.0;
+    }
+
+    /**
+     * Asks the server whether this grant holds all its keys now.
+     *
+     * @throws Unavailable|ServerError|ModuleMissing
+     */
+    public function owned(): bool
+    {
+        $call = new Call($this->token());
+        return min($this->commands->ofEachKey($this->keys, $call, 'LOCK.CHECK', $this->token())) > 0;
+    }
+
+    /**
+     * Lets the lease end in so many seconds, or later. Returns false if the lock was lost.
+     *
+     * @throws \InvalidArgumentException|Unavailable|ServerError|ModuleMissing the lease stays
+     */
+    public function extend(float $lease): bool
+    {
+        $this->options->extension($lease);
+        if (!$this->isHeld()) {
+            return false;
+        }
+        $askedAt = $this->commands->extend($this->options, new Call($this->token()), $lease);
+        if ($askedAt === null) {
+            $this->lose();
+            return false;
+        }
+        $this->prolong($lease, $askedAt);
+        return true;
+    }
+
+    /**
+     * Releases the lock. Returns false if it had been lost.
+     *
+     * @throws NotHeld if it was released before
+     * @throws Unavailable|ServerError|ModuleMissing in any case the program holds it no more
+     */
+    public function release(): bool
+    {
+        return $this->releaseUntil(Clock::now() + $this->commands->timeout);
+    }
+
+    /**
+     * Hands the lock on: this object doesn't hold it any more, and Locks::adopt() makes the next one.
+     *
+     * @throws NotHeld|\LogicException the latter for a session, which ends with its connection
+     */
+    public function detach(): void
+    {
+        if ($this->options->session) {
+            throw new \LogicException("a session ends with its connection, so it can't be detached");
+        }
+        if (!$this->isMine() || !$this->end(self::LEFT)) {
+            throw new NotHeld("the lock isn't held");
+        }
+    }
+
+    /** @internal */
+    public function releaseUntil(float $until): bool
+    {
+        $wasLost = $this->isLost();
+        if (!$this->isMine() || $this->state === self::LEFT) {
+            throw new NotHeld("the lock isn't held");
+        }
+        $this->end(self::LEFT);
+        $this->state = self::LEFT;
+        $call = new Call($this->token());
+        try {
+            $isHeld = $this->commands->retry(function (float $end) use ($call): bool {
+                $count = $this->commands->ask($this->keys[0], $this->lastWords(), $call, $end);
+                // If a reply was lost, the command before may have released the lock.
+                return $count === count($this->keys) || ($call->unanswered > 0 && Clock::now() < $this->deadline);
+            }, $until);
+        } catch (\Throwable $thrown) {
+            $this->leave($call);
+            if ($wasLost && $thrown instanceof LockException) {
+                return false;
+            }
+            throw $thrown;
+        }
+        if (!$isHeld && !$wasLost) {
+            $this->commands->tell('lost', $this);
+        }
+        return $isHeld && !$wasLost;
+    }
+
+    /**
+     * Forgets the grant, because its acquire failed and ends it.
+     *
+     * @internal
+     */
+    public function abandon(): void
+    {
+        $this->end(self::LEFT);
+    }
+
+    /**
+     * Releases the lock at the end of the program.
+     *
+     * @internal
+     */
+    public function releaseAtEnd(): void
+    {
+        if ($this->isMine() && $this->end(self::LEFT)) {
+            $this->leave(new Call($this->token()));
+        }
+    }
+
+    public function __destruct()
+    {
+        if (!$this->isHeld()) {
+            return;
+        }
+        error_log('redis-lock: a grant of ' . json_encode($this->keys) . ' was dropped without a release');
+        $this->commands->tell('lost', $this);
+        $this->releaseAtEnd();
+    }
+
+    /** @return array<string, mixed> what var_dump() and print_r() show */
+    public function __debugInfo(): array
+    {
+        return $this->jsonSerialize();
+    }
+
+    /** @return array<string, mixed> */
+    public function jsonSerialize(): array
+    {
+        return ['keys' => $this->keys, 'state' => $this->state, 'fence' => $this->fence];
+    }
+
+    private function __clone()
+    {
+    }
+
+    /** Moves the deadline. The lease counts from the request, so the server ends it later. */
+    private function prolong(float $lease, float $askedAt): void
+    {
+        $this->deadline = $this->options->session
+            ? INF
+            : max($this->deadline, $askedAt + $lease - $this->options->margin);
+    }
+
+    private function isHeld(): bool
+    {
+        return !$this->isLost() && $this->state === self::HELD && $this->isMine();
+    }
+
+    /** Returns false in a process that was forked since. */
+    private function isMine(): bool
+    {
+        return $this->process === getmypid();
+    }
+
+    private function lose(): void
+    {
+        if ($this->end(self::LOST)) {
+            $this->commands->tell('lost', $this);
+        }
+    }
+
+    /** Returns false if the grant ended before. */
+    private function end(string $state): bool
+    {
+        if ($this->state !== self::HELD) {
+            return false;
+        }
+        $this->state = $state;
+        unset($this->held[$this]);
+        return true;
+    }
+
+    private function leave(Call $call): void
+    {
+        $until = max($this->deadline === INF ? Clock::now() + $this->options->lease : $this->deadline, Clock::now());
+        $this->commands->leave($this->keys[0], $this->lastWords(), $call, $until + $this->options->margin);
+    }
+
+    /** @return non-empty-list<string|int> */
+    private function lastWords(): array
+    {
+        $rest = $this->grantedAt + $this->options->atLeast - Clock::now();
+        return match (true) {
+            $rest > 0 => $this->options->releaseAfter($this->token(), $rest),
+            $this->isUnclear => $this->options->leave($this->token(), $this->options->longestTrace),
+            default => $this->options->release($this->token()),
+        };
+    }
+}

@@ -1,0 +1,99 @@
+<?php
+
+declare(strict_types=1);
+
+namespace RedisLock;
+
+/**
+ * A `RedisCluster` of phpredis. Its read timeout was set when it was made, and its `rawCommand()`
+ * follows no redirection.
+ *
+ * @internal
+ */
+final class PhpRedisCluster implements Client
+{
+    public function __construct(private readonly \RedisCluster $cluster)
+    {
+    }
+
+    public function prefix(): string
+    {
+        return $this->cluster->_prefix('');
+    }
+
+    public function patience(): float
+    {
+        return $this->cluster->getOption(\Redis::OPT_READ_TIMEOUT) ?: INF;
+    }
+
+    public function isInterruptible(): bool
+    {
+        return false;
+    }
+
+    public function open(string $key, float $until): void
+    {
+    }
+
+    public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
+    {
+        if ($this->cluster->getMode() !== \Redis::ATOMIC) {
+            throw new \LogicException('redis is in a MULTI, which would delay the command of the lock');
+        }
+        $began = Clock::now();
+        try {
+            return $this->send($key, $words);
+        } catch (\RedisClusterException|\RedisException $thrown) {
+            if (Clock::now() - $began >= 0.9 * $this->patience()) {
+                throw new Unavailable('no answer from the cluster in time', true);
+            }
+        }
+        return $this->follow($key, $words);
+    }
+
+    public function close(): void
+    {
+        try {
+            $this->cluster->close();
+        } catch (\RedisClusterException|\RedisException) {
+            // It is closed.
+        }
+    }
+
+    public function name(): string
+    {
+        return 'the cluster';
+    }
+
+    /** Sends a command again after a redirection or a failure, which look the same. */
+    private function follow(string $key, #[\SensitiveParameter] array $words): mixed
+    {
+        try {
+            // It follows MOVED, and notes the new node of the slot.
+            $this->cluster->exists(substr($key, strlen($this->prefix())));
+            return $this->send($key, $words);
+        } catch (\RedisClusterException|\RedisException $thrown) {
+            if (str_contains($thrown->getMessage(), 'CLUSTERDOWN')) {
+                throw new ErrorReply('CLUSTERDOWN the cluster is down');
+            }
+        }
+        // Only the node to which the slot moves executes a command after ASKING.
+        foreach ($this->cluster->_masters() as $node) {
+            try {
+                $this->cluster->rawCommand($node, 'ASKING');
+                return $this->send($node, $words);
+            } catch (\RedisClusterException|\RedisException) {
+                continue;
+            }
+        }
+        throw new Unavailable("the cluster: {$thrown->getMessage()}");
+    }
+
+    /** @param string|array{string, int} $node the key, or the address of a node */
+    private function send(string|array $node, #[\SensitiveParameter] array $words): mixed
+    {
+        $this->cluster->clearLastError();
+        $reply = $this->cluster->rawCommand($node, ...$words);
+        return PhpRedis::result($this, $reply, $this->cluster->getLastError());
+    }
+}

@@ -1,0 +1,183 @@
+<?php
+
+declare(strict_types=1);
+
+namespace RedisLock;
+
+use Predis\ClientInterface;
+use Predis\Command\RawCommand;
+use Predis\CommunicationException;
+use Predis\Connection\NodeConnectionInterface;
+use Predis\Response\ErrorInterface;
+use Predis\Response\Status;
+
+/**
+ * A client of Predis. The nodes are asked directly, so that each reply has a limit, and a signal
+ * handler may end the wait for it.
+ *
+ * @internal
+ */
+final class Predis implements Client
+{
+    /** The aggregates that choose the node of a command. Their namespaces differ between versions. */
+    private const AGGREGATES = ['RedisCluster', 'SentinelReplication', 'MasterSlaveReplication'];
+
+    private readonly \SensitiveParameterValue $connection;
+    private readonly string $kind;
+    /** The node of the latest command. */
+    private ?\SensitiveParameterValue $latest = null;
+
+    public function __construct(private readonly string $prefix, #[\SensitiveParameter] object $connection)
+    {
+        $this->connection = new \SensitiveParameterValue($connection);
+        $this->kind = (new \ReflectionClass($connection))->getShortName();
+        if (!$connection instanceof NodeConnectionInterface && !in_array($this->kind, self::AGGREGATES, true)) {
+            throw new \InvalidArgumentException("redis: Predis's $this->kind isn't supported");
+        }
+    }
+
+    public static function of(ClientInterface $client): self
+    {
+        return new self($client->getOptions()->prefix?->getPrefix() ?? '', $client->getConnection());
+    }
+
+    public function prefix(): string
+    {
+        return $this->prefix;
+    }
+
+    public function patience(): float
+    {
+        return INF;
+    }
+
+    public function isInterruptible(): bool
+    {
+        return true;
+    }
+
+    public function open(string $key, float $until): void
+    {
+        $this->guarded(fn () => $this->node($this->command($this->prefix . $key, ['PING']))->connect());
+    }
+
+    public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
+    {
+        $command = $this->command($key, $words);
+        $reply = $this->guarded(fn () => $this->ask($this->node($command), $command, $until));
+        if ($reply instanceof ErrorInterface && preg_match('/^(MOVED|ASK) /', $reply->getMessage())) {
+            // The aggregate gets the redirection again, and follows it.
+            $reply = $this->guarded(fn () => $this->connection()->executeCommand($command));
+        }
+        return match (true) {
+            $reply instanceof ErrorInterface => throw new ErrorReply($reply->getMessage()),
+            $reply instanceof Status => $this->refuse(),
+            default => $reply,
+        };
+    }
+
+    public function close(): void
+    {
+        if ($this->latest !== null) {
+            $this->forget($this->latest->getValue());
+        }
+    }
+
+    public function name(): string
+    {
+        return $this->latest === null ? 'the server' : (string) $this->latest->getValue();
+    }
+
+    private function connection(): object
+    {
+        return $this->connection->getValue();
+    }
+
+    /** @param non-empty-list<string> $words */
+    private function command(string $key, #[\SensitiveParameter] array $words): RawCommand
+    {
+        $command = RawCommand::create(...$words);
+        if ($this->kind === 'RedisCluster') {
+            $command->setSlot($this->connection()->getClusterStrategy()->getSlotByKey($key));
+        }
+        return $command;
+    }
+
+    /** Returns the node that executes a command. An aggregate may have to connect for this. */
+    private function node(RawCommand $command): NodeConnectionInterface
+    {
+        $connection = $this->connection();
+        $node = match (true) {
+            $connection instanceof NodeConnectionInterface => $connection,
+            method_exists($connection, 'getConnectionByCommand') => $connection->getConnectionByCommand($command),
+            default => $connection->getConnection($command),
+        };
+        $this->latest = new \SensitiveParameterValue($node);
+        return $node;
+    }
+
+    /** Sends a command, and waits for its reply until a time. */
+    private function ask(NodeConnectionInterface $node, RawCommand $command, float $until): mixed
+    {
+        try {
+            $node->writeRequest($command);
+            $stream = $node->getResource();
+            while (!self::isReadable($stream, $left = $until - Clock::now())) {
+                if ($left <= 0) {
+                    throw new Unavailable("no answer from $node in time", true);
+                }
+                Signals::handle();
+            }
+            return $node->readResponse($command);
+        } catch (\Throwable $thrown) {
+            $this->forget($node);
+            throw $thrown;
+        }
+    }
+
+    private function refuse(): never
+    {
+        // The server has queued the command. It forgets that with the connection.
+        $this->close();
+        throw new \LogicException('redis is in a transaction, which the command of a lock ends');
+    }
+
+    /** Returns false if a signal came, or nothing within a time. */
+    private static function isReadable($stream, float $seconds): bool
+    {
+        [$reads, $none, $microseconds] = [[$stream], null, (int) (max(0.0, min($seconds, 10.0)) * 1e6)];
+        return @stream_select($reads, $none, $none, 0, $microseconds) === 1;
+    }
+
+    /** Closes a node's connection, and has the aggregate look for the node anew. */
+    private function forget(NodeConnectionInterface $node): void
+    {
+        $node->disconnect();
+        $connection = $this->connection();
+        if ($connection !== $node) {
+            $connection->remove($node);
+        }
+        if ($this->kind === 'RedisCluster') {
+            // It stays a seed, at the end, so that another node is asked next.
+            $connection->add($node);
+        }
+    }
+
+    /**
+     * @template T
+     * @param \Closure(): T $work
+     * @return T
+     */
+    private function guarded(\Closure $work): mixed
+    {
+        try {
+            return $work();
+        } catch (CommunicationException $thrown) {
+            $this->forget($thrown->getConnection());
+            throw ErrorReply::of($thrown->getMessage()) ?? new Unavailable(trim($thrown->getMessage()));
+        } catch (\Predis\PredisException $thrown) {
+            // No node or Sentinel is left.
+            throw ErrorReply::of($thrown->getMessage()) ?? new Unavailable($thrown->getMessage());
+        }
+    }
+}
