@@ -21,7 +21,11 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("jedis", "java", &[Grants, Reentrant, DrawnToken]),
     ("lettuce", "java", &[Grants, Reentrant, DrawnToken]),
     ("php", "php", &[Owners, Reentrant, Background, Interruption]),
-    ("predis", "php", &[Owners, Reentrant, Background]),
+    (
+        "predis",
+        "php",
+        &[Owners, Reentrant, Background, Interruption],
+    ),
 ];
 
 /// Returns true if a client lacks an ability.

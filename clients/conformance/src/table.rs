@@ -23,7 +23,8 @@ pub enum Ability {
     /// Grants that own: each acquire draws a token, and a loss is told a margin before the server ends
     /// the lease.
     Grants,
-    /// Calls that a cancellation ends while they wait for a reply. The others end with their attempt.
+    /// Calls that a cancellation ends while they connect or wait for a reply. The others end with their
+    /// attempt.
     Interruption,
     /// Holds of a thread that are counted in the process.
     Reentrant,

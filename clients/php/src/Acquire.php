@@ -33,8 +33,7 @@ final class Acquire
     /**
      * @param float $limit seconds; 0 asks without waiting
      * @param \WeakMap<Grant, true> $held
-     * @param bool $isTokenDrawn false if another process may use the token, so it must not be turned
-     *     away later
+     * @param bool $isTokenDrawn false if the token may hold the lock already, and keeps it
      */
     public function __construct(
         private readonly Commands $commands,
@@ -151,7 +150,7 @@ final class Acquire
             $askedAt = $commands->extend($options, new Call($this->call->token()), $options->lease)
                 ?? throw new LockLost('the lock was lost before it was tied to its connection');
         }
-        $isUnclear = $this->call->unanswered > 0 && $this->isTokenDrawn;
+        $isUnclear = $this->call->unanswered > 0;
         return $this->grant =
             new Grant($commands, $options, $this->held, $this->call->token(), (int) $reply[1], $askedAt, $isUnclear);
     }
@@ -160,9 +159,10 @@ final class Acquire
     private function leave(): void
     {
         if ($this->isKnown) {
-            $isUnclear = $this->call->unanswered > 0 && $this->isTokenDrawn;
-            $seconds = $isUnclear ? $this->options->longestTrace : self::SHORTEST_LEAVE;
-            $words = $this->options->leave($this->call->token(), $seconds);
+            $seconds = $this->call->unanswered > 0 ? $this->options->longestTrace : self::SHORTEST_LEAVE;
+            $words = $this->isTokenDrawn
+                ? $this->options->leave($this->call->token(), $seconds)
+                : $this->options->cancel($this->call->token());
             $until = Clock::now() + $this->options->longestTrace;
             $this->commands->leave($this->options->keys[0], $words, new Call($this->call->token()), $until);
         }

@@ -14,7 +14,7 @@ interface Client
     /** Returns what the program's client puts before each key. */
     public function prefix(): string;
 
-    /** Returns the longest time in seconds that the client waits for a reply; INF if it can be told. */
+    /** Returns the seconds that its next step takes if no server replies; INF if a call can say so. */
     public function patience(): float;
 
     /** Returns true if the handler of a signal runs while the client waits for a reply. */

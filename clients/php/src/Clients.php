@@ -27,8 +27,7 @@ final class Clients
             try {
                 return self::of($redis($seconds), $seconds);
             } catch (\RedisException|\RedisClusterException|\Predis\PredisException $thrown) {
-                throw ErrorReply::of($thrown->getMessage())
-                    ?? new Unavailable("can't connect: " . trim($thrown->getMessage()));
+                throw ErrorReply::of($thrown->getMessage()) ?? PhpRedis::failure($thrown, 'the server');
             }
         };
     }

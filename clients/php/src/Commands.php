@@ -145,7 +145,7 @@ final class Commands
      * @return non-empty-list<mixed>
      * @throws LockException
      */
-    public function ofEachKey(array $keys, Call $call, string $command, #[\SensitiveParameter] string ...$words): array
+    public function ofEachKey(array $keys, Call $call, string $command, #[\SensitiveParameter] string|int ...$words): array
     {
         $of = fn (float $end) => fn (string $key) => $this->ask($key, [$command, $key, ...$words], $call, $end);
         return $this->retry(fn (float $end) => array_map($of($end), $keys), Clock::now() + $this->timeout);
@@ -183,7 +183,8 @@ final class Commands
     {
         $end = Clock::now() + self::LAST_WORDS;
         $this->nextTry = $end + self::PATIENCE;
-        foreach ($this->unreleased as $number => [$key, $words, $call, $until]) {
+        // The latest first, because an outage takes the time of the others.
+        foreach (array_reverse($this->unreleased, true) as $number => [$key, $words, $call, $until]) {
             try {
                 if (Clock::now() < $until) {
                     $this->exchange($key, $words->getValue(), $call, min($until, $end));

@@ -84,7 +84,7 @@ final class Lock implements \JsonSerializable
      * Acquires with a token that may hold the lock already, as a reader.
      *
      * @internal
-     * @param bool $isDrawn false if another process may use the token
+     * @param bool $isDrawn false if the token may hold the lock already, and keeps it
      */
     public function acquireAs(#[\SensitiveParameter] string $token, ?float $wait, bool $isDrawn): ?Grant
     {
@@ -125,16 +125,28 @@ final class Lock implements \JsonSerializable
             : new Grant($this->commands, $this->options, $this->held, $token, $fence, $askedAt, true);
     }
 
+    /** @internal */
+    public function holder(#[\SensitiveParameter] string $token, int $fence): Holder
+    {
+        return new Holder($this->commands, $this->options, $token, $fence);
+    }
+
     /**
-     * Returns the holders of the first key, as LOCK.INFO shows them.
+     * Returns the holders of the only key.
      *
      * @internal
-     * @return list<array<string, mixed>>
+     * @return list<Holder>
      */
     public function holders(): array
     {
-        [$info] = $this->commands->ofEachKey([$this->keys[0]], new Call(), 'LOCK.INFO', 'WAITERS', '0');
-        return array_map(self::fields(...), self::fields($info ?? ['holders', []])['holders']);
+        [$info] = $this->commands->ofEachKey($this->keys, new Call(), 'LOCK.INFO', 'WAITERS', '0');
+        return array_map(function (array $words): Holder {
+            ['token' => $token, 'fence' => $fence, 'data' => $data] = self::fields($words);
+            if ($token === null || $token === '') {
+                throw new ServerError('NOPERM the user has no right to write to the key, so the server hides its holders');
+            }
+            return new Holder($this->commands, $this->options, $token, $fence, $data);
+        }, self::fields($info ?? ['holders', []])['holders']);
     }
 
     /** @return array<string, mixed> what var_dump() and print_r() show */

@@ -107,6 +107,12 @@ final class Options
         return $this->command('RELEASE', $token, ['LEAVE', Clock::milliseconds(min($seconds, self::LONGEST_LEAVE))]);
     }
 
+    /** @return non-empty-list<string|int> */
+    public function cancel(#[\SensitiveParameter] string $token): array
+    {
+        return $this->command('CANCEL', $token, []);
+    }
+
     /** Checks a time that is greater than 0. */
     public static function duration(string $name, float $seconds): void
     {

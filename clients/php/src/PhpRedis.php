@@ -115,7 +115,7 @@ final class PhpRedis implements Client
     public static function failure(\Exception $thrown, string $name): Unavailable
     {
         $isLate = preg_match('/read socket|read error|timed out/i', $thrown->getMessage()) === 1;
-        return new Unavailable($isLate ? "no answer from $name in time" : "$name: {$thrown->getMessage()}", $isLate);
+        return new Unavailable($isLate ? "no answer from $name in time" : "$name: " . trim($thrown->getMessage()), $isLate);
     }
 
     public function close(): void

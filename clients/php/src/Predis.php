@@ -48,7 +48,9 @@ final class Predis implements Client
 
     public function patience(): float
     {
-        return INF;
+        $node = $this->latest?->getValue();
+        // The time to connect was set when it was made.
+        return $node === null || $node->isConnected() ? INF : (float) ($node->getParameters()->timeout ?? 5.0);
     }
 
     public function isInterruptible(): bool

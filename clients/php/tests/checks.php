@@ -41,9 +41,22 @@ function thrown(callable $work): Throwable
     throw new Exception('nothing was thrown');
 }
 
+/** Returns a function that makes a client of phpredis. */
+function maker(?int $port = null, int $database = 0): Closure
+{
+    return function (float $seconds) use ($port, $database): Redis {
+        $redis = new Redis();
+        $redis->connect(HOST, $port ?? port(), $seconds, null, 0, $seconds);
+        if ($database !== 0) {
+            $redis->select($database);
+        }
+        return $redis;
+    };
+}
+
 function locks(mixed ...$options): Locks
 {
-    return new Locks('redis://' . HOST . ':' . port(), ...$options);
+    return new Locks(maker(), ...$options);
 }
 
 /** Runs the work while the server is stopped. */

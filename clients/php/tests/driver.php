@@ -83,7 +83,10 @@ function locksOf(array $order, string $client): Locks
     try {
         // Only a function finds the primary again.
         $redis = isset($order['sentinel']) ? $make : $make(attempt($options['commandTimeout'] ?? 1.0));
-    } catch (RedisException | RedisClusterException) {
+        if ($redis instanceof Predis\Client && !$order['cluster']) {
+            $redis->connect();
+        }
+    } catch (RedisException | RedisClusterException | Predis\PredisException) {
         $redis = $make;
     }
     return new Locks($redis, ...$options);

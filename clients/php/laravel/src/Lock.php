@@ -6,22 +6,28 @@ namespace RedisLock\Laravel;
 
 use Illuminate\Cache\Lock as CacheLock;
 use Illuminate\Contracts\Cache\LockTimeoutException;
-use RedisLock\Lock as Grant;
+use RedisLock\Grant;
+use RedisLock\Holder;
+use RedisLock\Lock as Recipe;
 use RedisLock\LockLost;
 use RedisLock\Locks;
-use RedisLock\NotAcquired;
+use RedisLock\NotHeld;
 
 /**
- * Laravel's cache lock, whose block() waits in the server's queue. Each object has a token of its
- * own, so two objects with the same owner exclude each other. The owner is the lock's data, by which
- * another process finds the lock.
+ * Laravel's cache lock, whose block() waits in the server's queue. Each acquire draws a token, so two
+ * objects with the same owner exclude each other. The owner is the lock's data, by which another
+ * process finds the lock.
  */
 final class Lock extends CacheLock
 {
     /** Lease in seconds of a lock that has no time in Laravel. */
     private const WITHOUT_TIME = 86400.0;
 
-    private Grant $grant;
+    private readonly Recipe $recipe;
+    /** The grant, while a callback runs. */
+    private ?Grant $grant = null;
+    /** The latest acquire of this object that it hasn't released. */
+    private ?Holder $holder = null;
 
     /**
      * @param string $name
@@ -31,60 +37,48 @@ final class Lock extends CacheLock
      * @throws \InvalidArgumentException
      */
     public function __construct(
-        private readonly Locks $locks,
+        Locks $locks,
         $name,
         $seconds,
         $owner = null,
         private readonly ?string $connection = null,
     ) {
         parent::__construct($name, $seconds, $owner);
-        $this->grant = $this->newGrant();
+        $this->recipe = $locks->lock($name, lease: self::lease($seconds), data: (string) $this->owner);
     }
 
     public function acquire(): bool
     {
-        if (!$this->isFree()) {
-            return false;
-        }
-        $grant = $this->nextGrant();
-        if ($grant->tryAcquire() === null) {
-            return false;
-        }
-        $this->grant = $grant;
-        return true;
+        return $this->keep($this->recipe->tryAcquire());
     }
 
     public function get($callback = null)
     {
-        if (!is_callable($callback)) {
-            return $this->acquire();
-        }
-        return $this->isFree() && $this->during($this->nextGrant(), $callback, 0.0, $result) ? $result : false;
+        $grant = $this->recipe->tryAcquire();
+        return $grant !== null && is_callable($callback) ? $this->during($grant, $callback) : $this->keep($grant);
     }
 
     public function block($seconds, $callback = null)
     {
-        $wait = self::seconds('wait', $seconds);
-        // Another token waits for the lease of this object, which stays if the wait fails.
-        $grant = $this->isFree() ? $this->nextGrant() : $this->newGrant();
-        if (is_callable($callback)) {
-            return $this->during($grant, $callback, $wait, $result) ? $result : throw new LockTimeoutException();
-        }
-        if ($grant->acquire($wait) === null) {
-            throw new LockTimeoutException();
-        }
-        $this->grant = $grant;
-        return true;
+        $grant = $this->recipe->acquire(self::seconds('wait', $seconds)) ?? throw new LockTimeoutException();
+        return is_callable($callback) ? $this->during($grant, $callback) : $this->keep($grant);
     }
 
     public function release(): bool
     {
-        return $this->held()?->release() ?? false;
+        if ($this->grant !== null) {
+            return $this->releaseGrant($this->grant);
+        }
+        $isReleased = $this->held()?->release() ?? false;
+        if ($isReleased) {
+            $this->holder = null;
+        }
+        return $isReleased;
     }
 
     public function forceRelease(): void
     {
-        foreach ($this->locks->holders($this->name) as $holder) {
+        foreach ($this->recipe->holders() as $holder) {
             $holder->release();
         }
     }
@@ -93,14 +87,14 @@ final class Lock extends CacheLock
     public function refresh($seconds = null): bool
     {
         $lease = self::lease($seconds ?? $this->seconds);
-        return $this->held()?->extend($lease) ?? false;
+        return $this->held()?->setLease($lease) ?? false;
     }
 
     /** Returns the fencing token of the owner's grant, or null if it holds none. */
     public function fence(): ?int
     {
-        $grant = $this->held();
-        return $grant?->isLost() ? null : $grant?->fence();
+        $holder = $this->held();
+        return $holder?->owns() ? $holder->fence : null;
     }
 
     /** Returns the name of Laravel's connection to the server, like Laravel's Redis lock. */
@@ -112,74 +106,58 @@ final class Lock extends CacheLock
     /** Returns the owner, or the token of a holder that another program named. */
     protected function getCurrentOwner(): ?string
     {
-        $holder = $this->locks->holders($this->name)[0] ?? null;
-        return $holder?->data() ?? $holder?->token();
+        $holder = $this->recipe->holders()[0] ?? null;
+        return $holder?->data ?: $holder?->token();
     }
 
-    /**
-     * Returns what acquires the lock next. After a loss it has another token, because another process
-     * may have extended the lost grant, and hold the lock by it.
-     */
-    private function nextGrant(): Grant
+    /** Notes a grant, which outlives this object. Returns false if there is none. */
+    private function keep(?Grant $grant): bool
     {
-        if (!$this->grant->isLost()) {
-            return $this->grant;
+        if ($grant !== null) {
+            $this->holder = $this->recipe->holder($grant->token(), $grant->fence);
+            $grant->detach();
         }
-        // Sends nothing, and reports the loss to the observer if only the clock has found it.
-        $this->grant->extend(self::WITHOUT_TIME);
-        return $this->newGrant();
+        return $grant !== null;
     }
 
-    private function newGrant(): Grant
+    /** Returns the holder of this object, or else of its owner. */
+    private function held(): ?Holder
     {
-        $lease = self::lease($this->seconds);
-        return $this->locks->lock($this->name, lease: $lease, autoRelease: false, data: (string) $this->owner);
+        if ($this->holder !== null) {
+            return $this->holder;
+        }
+        $isOwner = fn (Holder $holder) => $holder->data === (string) $this->owner;
+        return array_values(array_filter($this->recipe->holders(), $isOwner))[0] ?? null;
     }
 
-    /** Returns true if this object doesn't hold the lock. Another object may have released it. */
-    private function isFree(): bool
+    /** Calls the callback, and releases the lock. Like in Laravel, a loss leaves the result as it is. */
+    private function during(Grant $grant, callable $callback): mixed
     {
-        if ($this->grant->remaining() === 0.0) {
-            return true;
-        }
-        if ($this->grant->owned()) {
-            return false;
-        }
-        $this->grant->release();
-        return true;
-    }
-
-    /** Returns the grant of this object, or else of its owner. */
-    private function held(): ?Grant
-    {
-        if ($this->grant->remaining() > 0.0 || $this->grant->isLost()) {
-            return $this->grant;
-        }
-        foreach ($this->locks->holders($this->name) as $holder) {
-            if ($holder->data() === (string) $this->owner) {
-                return $holder;
-            }
-        }
-        return null;
-    }
-
-    /** Returns false if another client held the lock. Like in Laravel, a loss leaves the result as it is. */
-    private function during(Grant $grant, callable $callback, float $wait, mixed &$result): bool
-    {
-        $hasBegun = $hasEnded = false;
+        $hasEnded = false;
+        $this->grant = $grant;
+        $this->holder = $this->recipe->holder($grant->token(), $grant->fence);
         try {
-            $grant->using(function () use ($grant, $callback, &$result, &$hasBegun, &$hasEnded): void {
-                $this->grant = $grant;
-                $hasBegun = true;
+            $this->recipe->during($grant, function () use ($callback, &$result, &$hasEnded): void {
                 $result = $callback();
                 $hasEnded = true;
-            }, $wait);
-        } catch (NotAcquired $thrown) {
-            return $hasBegun ? throw $thrown : false;
+            });
         } catch (LockLost $thrown) {
-            return $hasEnded ?: throw $thrown;
+            if (!$hasEnded) {
+                throw $thrown;
+            }
+        } finally {
+            $this->grant = $this->holder = null;
         }
-        return true;
+        return $result;
+    }
+
+    private function releaseGrant(Grant $grant): bool
+    {
+        try {
+            return $grant->release();
+        } catch (NotHeld) {
+            return false;
+        }
     }
 
     private static function lease(mixed $seconds): float

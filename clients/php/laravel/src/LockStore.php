@@ -14,8 +14,6 @@ class LockStore extends RedisStore
     private array $locks = [];
     /** @var array<string, mixed> named arguments of Locks */
     private array $arguments = [];
-    /** Prefix that Laravel's client of the lock connection adds to each key. */
-    private string $clientPrefix = '';
 
     /**
      * Makes the store that a configuration describes, like Laravel makes its Redis store.
@@ -30,15 +28,13 @@ class LockStore extends RedisStore
         $prefix = $config['prefix'] ?? $settings['cache.prefix'];
         // Laravel takes the last argument since version 13.
         $store = new self($app['redis'], $prefix, $connection, $settings['cache.serializable_classes'] ?? null);
-        $lockConnection = $config['lock_connection'] ?? $connection;
-        $store->setLockConnection($lockConnection);
-        $store->clientPrefix = self::prefixOf($lockConnection, $settings['database.redis'] ?? []);
+        $store->setLockConnection($config['lock_connection'] ?? $connection);
         return $store->setLockArguments($config['locks'] ?? []);
     }
 
     /**
-     * Sets named arguments of `new Locks()`. The server is that of the lock connection, unless they
-     * name another.
+     * Sets named arguments of `new Locks()`. The client is that of the lock connection, unless they
+     * have another.
      *
      * @param array<string, mixed> $arguments
      * @return $this
@@ -53,25 +49,7 @@ class LockStore extends RedisStore
     public function lock($name, $seconds = 0, $owner = null)
     {
         $connection = $this->lockConnection ?? $this->connection;
-        return new Lock($this->locks($connection), $this->keyPrefix() . $name, $seconds, $owner, $connection);
-    }
-
-    /** Returns what stands before the names of locks, so that Laravel's own locks have the same keys. */
-    private function keyPrefix(): string
-    {
-        $redis = $this->arguments['redis'] ?? null;
-        $isOfClient = $redis === null || is_object($redis);
-        return $isOfClient ? $this->prefix : $this->clientPrefix . $this->prefix;
-    }
-
-    /** @param array<string, mixed> $redis Laravel's `database.redis` */
-    private static function prefixOf(string $connection, #[\SensitiveParameter] array $redis): string
-    {
-        $clusters = $redis['clusters'] ?? [];
-        $own = isset($redis[$connection])
-            ? $redis[$connection]['prefix'] ?? $redis[$connection]['options']['prefix'] ?? null
-            : $clusters[$connection]['options']['prefix'] ?? $clusters['options']['prefix'] ?? null;
-        return $own ?? $redis['options']['prefix'] ?? '';
+        return new Lock($this->locks($connection), $this->prefix . $name, $seconds, $owner, $connection);
     }
 
     private function locks(string $connection): Locks

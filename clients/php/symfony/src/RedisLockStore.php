@@ -6,7 +6,7 @@ namespace RedisLock\Symfony;
 
 use RedisLock\Cancelled;
 use RedisLock\Deadlock;
-use RedisLock\Lock;
+use RedisLock\Holder;
 use RedisLock\LockException;
 use RedisLock\Locks;
 use RedisLock\Options;
@@ -21,15 +21,18 @@ use Symfony\Component\Lock\Store\ExpiringStoreTrait;
 
 /**
  * Store of Symfony's Lock component, whose waiters stand in the server's queue. The state of a key
- * is the token of its grant, so another process can go on with the serialized key.
+ * is the token and the fence of its grant, so another process can go on with the serialized key.
  */
 final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLockStoreInterface
 {
     use ExpiringStoreTrait;
 
-    /** @var \WeakMap<Key, Grant> grants that this process knows */
-    private \WeakMap $grants;
-    /** @var \WeakMap<Key, true> keys whose release failed, so the server may still release their tokens */
+    /**
+     * @var \WeakMap<Key, array{int, Holder, bool}> what holds a key, its process, because a forked one holds
+     *     nothing, and true for a reader
+     */
+    private \WeakMap $holders;
+    /** @var \WeakMap<Key, true> keys whose release failed, so their tokens hold nothing any more */
     private \WeakMap $unreleased;
 
     /**
@@ -45,7 +48,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
     ) {
         self::checkTtl($initialTtl);
         Options::limit('wait', $wait);
-        $this->grants = new \WeakMap();
+        $this->holders = new \WeakMap();
         $this->unreleased = new \WeakMap();
     }
 
@@ -73,7 +76,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
     {
         self::checkTtl($ttl);
         $key->reduceLifetime($ttl);
-        if (!$this->ask(fn () => $this->grant($key)?->lock->extend($ttl))) {
+        if (!$this->ask(fn () => $this->holder($key)?->setLease($ttl))) {
             $this->forget($key);
             throw new LockConflictedException("The lock \"$key\" isn't held any more.");
         }
@@ -82,20 +85,19 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
 
     public function delete(Key $key): void
     {
-        $grant = $this->ask(fn () => $this->grant($key));
-        if ($grant === null) {
+        $holder = $this->holder($key);
+        if ($holder === null) {
             return;
         }
         // If the server doesn't reply, the state stays, so exists() and delete() ask it again.
-        unset($this->grants[$key]);
         $this->unreleased[$key] = true;
-        $this->ask(fn () => $grant->lock->release());
+        $this->ask(fn () => $holder->release());
         $this->forget($key);
     }
 
     public function exists(Key $key): bool
     {
-        return $this->ask(fn () => $this->grant($key)?->lock->owned() ?? false);
+        return $this->ask(fn () => $this->holder($key)?->owns() ?? false);
     }
 
     /**
@@ -105,8 +107,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
      */
     public function fence(Key $key): ?int
     {
-        $grant = $this->ask(fn () => $this->grant($key));
-        return $grant?->lock->isLost() ? null : $grant?->lock->fence();
+        return $this->exists($key) ? $this->holder($key)->fence : null;
     }
 
     private function acquire(Key $key, bool $shared, float $wait): void
@@ -114,86 +115,69 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
         if (isset($this->unreleased[$key])) {
             // A release that comes late would end a new grant of the same token.
             $this->delete($key);
-            $this->forget($key);
         }
-        $grant = $this->ask(fn () => $this->grant($key));
-        if (!$this->ask(fn () => $this->isKept($key, $grant, $shared))) {
-            $lock = $this->request($key, $shared, $wait, $grant?->lock);
-            $this->grants[$key] = new Grant($lock, $shared);
-            $key->setState(self::class, $lock->token());
+        $began = microtime(true);
+        if (!$this->request($key, $shared, $wait)) {
+            throw new LockConflictedException("The lock \"$key\" is held by another key.");
         }
-        $key->reduceLifetime($this->grants[$key]->lock->remaining());
+        // Of a wait, only the last part belongs to the grant.
+        $key->reduceLifetime($this->initialTtl - ($wait > 0.0 ? 0.0 : microtime(true) - $began));
         $this->checkNotExpired($key);
     }
 
-    /**
-     * Extends a grant of this mode. Returns false if there is none, or if another process has changed
-     * its mode by the serialized key.
-     */
-    private function isKept(Key $key, ?Grant $grant, bool $shared): bool
+    /** Returns true if the key was granted the lock, anew or in another mode. */
+    private function request(Key $key, bool $shared, float $wait): bool
     {
-        return $grant?->shared === $shared
-            && $grant->lock->extend($this->initialTtl)
-            && $this->find($key)?->shared === $shared;
-    }
-
-    /** Returns a lock that was granted, which converts the grant before to the new mode. */
-    private function request(Key $key, bool $shared, float $wait, ?Lock $before): Lock
-    {
-        $token = $before === null || $before->isLost() ? null : $before->token();
-        $lock = $this->locks->lock((string) $key, $this->initialTtl, token: $token, shared: $shared, autoRelease: false);
+        $before = $this->holder($key);
+        $lock = $this->locks->lock((string) $key, $this->initialTtl, shared: $shared);
+        // The token of a key that is held changes its mode.
+        $acquire = fn (float $wait) => $before === null
+            ? $lock->acquire($wait)
+            : $lock->acquireAs($before->token(), $wait, false);
         try {
             // Without a limit, only a try reports an outage.
-            $fence = $wait === INF ? $lock->tryAcquire() ?? $lock->acquire(INF) : $lock->acquire($wait);
-        } catch (Deadlock|Cancelled $thrown) {
-            throw new LockConflictedException($thrown->getMessage(), 0, $thrown);
-        } catch (LockException $thrown) {
-            if ($thrown instanceof Unavailable) {
-                $this->forget($key);
-            }
-            throw new LockStorageException($thrown->getMessage(), 0, $thrown);
+            $grant = ($wait === INF ? $acquire(0.0) : null) ?? $acquire($wait);
         } catch (\Throwable $thrown) {
-            // A signal handler ended the wait, and the client withdrew the token.
+            $isRenewal = ($this->holders[$key][2] ?? null) === $shared;
+            throw $this->failure($key, $isRenewal, $before, $thrown);
+        }
+        if ($grant !== null) {
+            $key->setState(self::class, [$grant->token(), $grant->fence]);
+            $this->holders[$key] = [getmypid(), $lock->holder($grant->token(), $grant->fence), $shared];
+            $grant->detach();
+        }
+        return $grant !== null;
+    }
+
+    /** Returns what the store throws after a failure. A key whose mode isn't known is released. */
+    private function failure(Key $key, bool $isRenewal, ?Holder $before, \Throwable $thrown): \Throwable
+    {
+        if ($thrown instanceof Deadlock || $thrown instanceof Cancelled) {
+            return new LockConflictedException($thrown->getMessage(), 0, $thrown);
+        }
+        if (!$isRenewal && ($thrown instanceof Unavailable || !$thrown instanceof LockException)) {
+            // Also if the handler of a signal ended the wait.
+            $before?->leave();
             $this->forget($key);
-            throw $thrown;
         }
-        if ($fence === null) {
-            throw new LockConflictedException("The lock \"$key\" is held by another key.");
-        }
-        return $lock;
+        return $thrown instanceof LockException ? new LockStorageException($thrown->getMessage(), 0, $thrown) : $thrown;
     }
 
-    /**
-     * Returns the key's grant, unless the process that has it forked this one. If the grant's lease is
-     * over on the local clock, another process may have extended it.
-     */
-    private function grant(Key $key): ?Grant
+    /** Returns the holder that is the key's state, unless the process that acquired it forked this one. */
+    private function holder(Key $key): ?Holder
     {
-        $known = $this->grants[$key] ?? null;
-        return match (true) {
-            $known === null => $this->find($key),
-            $known->process !== getmypid() => null,
-            $known->lock->isLost() => $this->find($key) ?? $known,
-            default => $known,
-        };
-    }
-
-    /** Asks the server for the grant of the token that is the key's state. */
-    private function find(Key $key): ?Grant
-    {
-        if ($key->hasState(self::class)) {
-            foreach ($this->locks->holders((string) $key) as $lock) {
-                if ($lock->token() === $key->getState(self::class)) {
-                    return $this->grants[$key] = new Grant($lock, $lock->isShared());
-                }
-            }
+        if (isset($this->holders[$key])) {
+            [$process, $holder] = $this->holders[$key];
+            return $process === getmypid() ? $holder : null;
         }
-        return null;
+        return $key->hasState(self::class)
+            ? $this->locks->lock((string) $key, $this->initialTtl)->holder(...$key->getState(self::class))
+            : null;
     }
 
     private function forget(Key $key): void
     {
-        unset($this->grants[$key], $this->unreleased[$key]);
+        unset($this->holders[$key], $this->unreleased[$key]);
         $key->removeState(self::class);
     }
 
