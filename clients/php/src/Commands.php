@@ -135,7 +135,7 @@ final class Commands
         $left = $until - Clock::now();
         $patience = $this->patience();
         $beforeLast = $left - ($patience === INF ? self::FIRST_PAUSE : $patience);
-        Clock::sleep(min($seconds, $beforeLast > 0 ? $beforeLast : $left));
+        Clock::sleep($beforeLast > 0 ? min($seconds, $beforeLast) : $left);
     }
 
     /**
@@ -279,7 +279,7 @@ final class Commands
         } else {
             $this->client?->close();
         }
-        if ($this->isMadeAnew) {
+        if ($this->isMadeAnew && $this->client?->findsServers() !== true) {
             $this->client = null;
         }
     }

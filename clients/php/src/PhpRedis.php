@@ -128,6 +128,11 @@ final class PhpRedis implements Client
         }
     }
 
+    public function findsServers(): bool
+    {
+        return false;
+    }
+
     public function name(): string
     {
         return $this->port > 0 ? "$this->host:$this->port" : $this->host;

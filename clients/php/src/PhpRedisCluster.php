@@ -44,7 +44,8 @@ final class PhpRedisCluster implements Client
         try {
             return $this->send($key, $words);
         } catch (\RedisClusterException|\RedisException $thrown) {
-            if (Clock::now() - $began >= 0.9 * $this->patience()) {
+            $now = Clock::now();
+            if ($now - $began >= 0.9 * $this->patience() || $until - $now < $this->patience()) {
                 throw new Unavailable('no answer from the cluster in time', true);
             }
         }
@@ -58,6 +59,11 @@ final class PhpRedisCluster implements Client
         } catch (\RedisClusterException|\RedisException) {
             // It is closed.
         }
+    }
+
+    public function findsServers(): bool
+    {
+        return true;
     }
 
     public function name(): string

@@ -85,6 +85,11 @@ final class Predis implements Client
         }
     }
 
+    public function findsServers(): bool
+    {
+        return $this->kind === 'RedisCluster';
+    }
+
     public function name(): string
     {
         return $this->latest === null ? 'the server' : (string) $this->latest->getValue();

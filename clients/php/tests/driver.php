@@ -98,14 +98,20 @@ function attempt(float $timeout): float
     return $timeout > 0.0 && $timeout < 60.0 ? $timeout : 1.0;
 }
 
-/** A cluster's times are set once: half of the limit, so that there is time for another attempt. */
+/** A cluster's times are set once: a third of the limit, so that there is time for another attempt. */
 function phpRedisOf(array $order, float $seconds): Redis|RedisCluster
 {
     $login = [$order['username'] ?? null, $order['password'] ?? null];
     if ($order['cluster']) {
         $login = $login[1] === null ? null : ['user' => $login[0], 'pass' => $login[1]];
-        $half = seconds($order['command_timeout_ms'] ?? 1000) / 2;
-        return new RedisCluster(null, $order['servers'], $half, $half, false, $login);
+        $third = min(1.0, seconds($order['command_timeout_ms'] ?? 1000) / 3);
+        try {
+            return new RedisCluster(null, $order['servers'], $third, $third, false, $login);
+        } catch (RedisClusterException $thrown) {
+            // It doesn't say that the password is wrong.
+            phpRedisOf(['cluster' => false] + $order, $seconds);
+            throw $thrown;
+        }
     }
     [$host, $port] = isset($order['sentinel']) ? primaryOf($order, $seconds) : explode(':', $order['servers'][0]);
     $redis = new Redis();

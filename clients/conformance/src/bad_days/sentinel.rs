@@ -7,6 +7,7 @@ use serde_json::json;
 use super::cells::CLEAN;
 use crate::driver::Driver;
 use crate::servers::{until, within};
+use crate::table::Ability;
 use crate::world::World;
 
 const KEY: &str = "{t}k";
@@ -158,6 +159,9 @@ pub fn planned_failover(world: &mut World) {
             assert!(!drivers[other].answer(tried).ok(), "both hold");
         }
         assert!(drivers[holder].release("a"));
+    }
+    if !world.has(Ability::Background) {
+        return;
     }
     until("the lease from before is over", || {
         switched.elapsed() > Duration::from_secs(4)
