@@ -111,7 +111,7 @@ final class Commands
      * @return T
      * @throws LockException
      */
-    public function retry(\Closure $act, float $until): mixed
+    public function retry(#[\SensitiveParameter] \Closure $act, float $until): mixed
     {
         $fault = null;
         for ($pause = self::FIRST_PAUSE; ; $pause = min(2 * $pause, self::LONGEST_PAUSE)) {

@@ -60,7 +60,7 @@ final class Predis implements Client
 
     public function open(string $key, float $until): void
     {
-        $this->guarded(fn () => $this->node($this->command($this->prefix . $key, ['PING']))->connect());
+        $this->guarded(fn () => $this->node($this->command($this->prefix . $key, ['LOCK.CHECK']))->connect());
     }
 
     public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
@@ -111,7 +111,7 @@ final class Predis implements Client
     }
 
     /** Returns the node that executes a command. An aggregate may have to connect for this. */
-    private function node(RawCommand $command): NodeConnectionInterface
+    private function node(#[\SensitiveParameter] RawCommand $command): NodeConnectionInterface
     {
         $connection = $this->connection();
         $node = match (true) {
@@ -124,7 +124,7 @@ final class Predis implements Client
     }
 
     /** Sends a command, and waits for its reply until a time. */
-    private function ask(NodeConnectionInterface $node, RawCommand $command, float $until): mixed
+    private function ask(#[\SensitiveParameter] NodeConnectionInterface $node, #[\SensitiveParameter] RawCommand $command, float $until): mixed
     {
         try {
             $node->writeRequest($command);
@@ -157,7 +157,7 @@ final class Predis implements Client
     }
 
     /** Closes a node's connection, and has the aggregate look for the node anew. */
-    private function forget(NodeConnectionInterface $node): void
+    private function forget(#[\SensitiveParameter] NodeConnectionInterface $node): void
     {
         $node->disconnect();
         $connection = $this->connection();
@@ -175,7 +175,7 @@ final class Predis implements Client
      * @param \Closure(): T $work
      * @return T
      */
-    private function guarded(\Closure $work): mixed
+    private function guarded(#[\SensitiveParameter] \Closure $work): mixed
     {
         try {
             return $work();

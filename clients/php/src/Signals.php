@@ -27,7 +27,7 @@ final class Signals
      * @param \Closure(): T $work
      * @return T
      */
-    public static function after(\Closure $work): mixed
+    public static function after(#[\SensitiveParameter] \Closure $work): mixed
     {
         if (self::$areDeferred || !self::areAsynchronous()) {
             return $work();

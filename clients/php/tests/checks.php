@@ -25,13 +25,13 @@ function until(string $what, callable $isSo): void
 }
 
 /** Returns the result of the work, and the seconds that it took. */
-function timed(callable $work): array
+function timed(#[SensitiveParameter] callable $work): array
 {
     $began = hrtime(true);
     return [$work(), (hrtime(true) - $began) / 1e9];
 }
 
-function thrown(callable $work): Throwable
+function thrown(#[SensitiveParameter] callable $work): Throwable
 {
     try {
         $work();
@@ -60,7 +60,7 @@ function locks(mixed ...$options): Locks
 }
 
 /** Runs the work while the server is stopped. */
-function stopped(callable $work): mixed
+function stopped(#[SensitiveParameter] callable $work): mixed
 {
     signal_server(SIGSTOP);
     try {
