@@ -90,7 +90,7 @@ final class Acquire
                 }
                 // A last try that had little time says nothing about the cause.
                 $cause = $cause === null || $this->until - $askedAt > Commands::FIRST_PAUSE ? $fault : $cause;
-                $this->commands->pause($pause, $this->until);
+                $this->commands->pause($pause, $this->until, $fault);
                 $pause = min(2 * $pause, Commands::LONGEST_PAUSE);
                 continue;
             }

@@ -122,7 +122,7 @@ final class Commands
                 // A last try that had little time says nothing about the cause.
                 $fault = $fault === null || $until - $began > self::FIRST_PAUSE ? $thrown : $fault;
             }
-            $this->pause($pause, $until);
+            $this->pause($pause, $until, $thrown);
             if (Clock::now() >= $until) {
                 throw $fault;
             }
@@ -130,10 +130,10 @@ final class Commands
     }
 
     /** Pauses before the next try, and leaves it the time that it needs. */
-    public function pause(float $seconds, float $until): void
+    public function pause(float $seconds, float $until, Unavailable $fault): void
     {
         $left = $until - Clock::now();
-        $patience = $this->patience();
+        $patience = $fault->isLate ? $this->patience() : INF;
         $beforeLast = $left - ($patience === INF ? self::FIRST_PAUSE : $patience);
         Clock::sleep($beforeLast > 0 ? min($seconds, $beforeLast) : $left);
     }

@@ -26,6 +26,8 @@ final class Predis implements Client
     private readonly string $kind;
     /** The node of the latest command. */
     private ?\SensitiveParameterValue $latest = null;
+    /** @var array<string, \SensitiveParameterValue> the nodes that a cluster no longer asks */
+    private array $failed = [];
 
     public function __construct(private readonly string $prefix, #[\SensitiveParameter] object $connection)
     {
@@ -66,11 +68,10 @@ final class Predis implements Client
     public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
     {
         $command = $this->command($key, $words);
-        $reply = $this->guarded(fn () => $this->ask($this->node($command), $command, $until));
-        if ($reply instanceof ErrorInterface && preg_match('/^(MOVED|ASK) /', $reply->getMessage())) {
-            // The aggregate gets the redirection again, and follows it.
-            $reply = $this->guarded(fn () => $this->connection()->executeCommand($command));
-        }
+        $reply = $this->guarded(function () use ($command, $until): mixed {
+            $reply = $this->ask($this->node($command), $command, $until);
+            return $this->follow($reply, $command, $until);
+        });
         return match (true) {
             $reply instanceof ErrorInterface => throw new ErrorReply($reply->getMessage()),
             $reply instanceof Status => $this->refuse(),
@@ -123,6 +124,31 @@ final class Predis implements Client
         return $node;
     }
 
+    /**
+     * Follows a redirection, whose node the aggregate notes. It would wait without a limit if it
+     * followed by itself.
+     */
+    private function follow(mixed $reply, #[\SensitiveParameter] RawCommand $command, float $until): mixed
+    {
+        $text = $reply instanceof ErrorInterface ? $reply->getMessage() : '';
+        if (!preg_match('/^(MOVED|ASK) (\d+) (.*):(\d+)$/', $text, $found)) {
+            return $reply;
+        }
+        [, $kind, $slot, $host, $port] = $found;
+        $cluster = $this->connection();
+        if ($kind === 'ASK') {
+            $node = $cluster->getConnectionFactory()->create(['host' => $host, 'port' => $port]);
+            $this->ask($node, RawCommand::create('ASKING'), $until);
+            return $this->ask($node, $command, $until);
+        }
+        // The node stays, but not for this slot.
+        $cluster->remove($this->latest->getValue());
+        $cluster->add($this->latest->getValue());
+        $slots = method_exists($cluster, 'setSlots') ? $cluster : $cluster->getSlotMap();
+        $slots->setSlots($slot, $slot, "$host:$port");
+        return $this->ask($this->node($command), $command, $until);
+    }
+
     /** Sends a command, and waits for its reply until a time. */
     private function ask(#[\SensitiveParameter] NodeConnectionInterface $node, #[\SensitiveParameter] RawCommand $command, float $until): mixed
     {
@@ -161,12 +187,18 @@ final class Predis implements Client
     {
         $node->disconnect();
         $connection = $this->connection();
-        if ($connection !== $node) {
-            $connection->remove($node);
+        if ($connection === $node) {
+            return;
         }
-        if ($this->kind === 'RedisCluster') {
-            // It stays a seed, at the end, so that another node is asked next.
-            $connection->add($node);
+        $connection->remove($node);
+        if ($this->kind !== 'RedisCluster') {
+            return;
+        }
+        $this->failed[(string) $node] = new \SensitiveParameterValue($node);
+        if (count($connection) === 0) {
+            // All of them failed, so the next attempt begins with any of them.
+            array_map(fn (\SensitiveParameterValue $it) => $connection->add($it->getValue()), $this->failed);
+            $this->failed = [];
         }
     }
 
@@ -181,7 +213,7 @@ final class Predis implements Client
             return $work();
         } catch (CommunicationException $thrown) {
             $this->forget($thrown->getConnection());
-            throw ErrorReply::of($thrown->getMessage()) ?? new Unavailable(trim($thrown->getMessage()));
+            throw ErrorReply::of($thrown->getMessage()) ?? PhpRedis::failure($thrown, $this->name());
         } catch (\Predis\PredisException $thrown) {
             // No node or Sentinel is left.
             throw ErrorReply::of($thrown->getMessage()) ?? new Unavailable($thrown->getMessage());

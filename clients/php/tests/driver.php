@@ -95,7 +95,7 @@ function locksOf(array $order, string $client): Locks
 /** Returns the time limit of a client that is made once. */
 function attempt(float $timeout): float
 {
-    return $timeout > 0.0 && $timeout < 60.0 ? $timeout : 1.0;
+    return $timeout > 0.0 ? min($timeout, 1.0) : 1.0;
 }
 
 /** A cluster's times are set once: a third of the limit, so that there is time for another attempt. */
