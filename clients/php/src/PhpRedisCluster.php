@@ -12,6 +12,13 @@ namespace RedisLock;
  */
 final class PhpRedisCluster implements Client
 {
+    /** The most keys that are noted. */
+    private const KEYS = 1000;
+
+    /** @var array<string, true> keys whose slot has a node. Without one `rawCommand()` crashes. */
+    private array $served = [];
+    private bool $lacksSlots = false;
+
     public function __construct(private readonly \RedisCluster $cluster)
     {
     }
@@ -33,6 +40,19 @@ final class PhpRedisCluster implements Client
 
     public function open(string $key, float $until): void
     {
+        if (isset($this->served[$key])) {
+            return;
+        }
+        try {
+            $this->cluster->exists($key);
+            if (count($this->served) >= self::KEYS) {
+                $this->served = [];
+            }
+            $this->served[$key] = true;
+        } catch (\RedisClusterException|\RedisException $thrown) {
+            $this->lacksSlots = str_contains($thrown->getMessage(), 'not covered');
+            throw $this->failure($thrown);
+        }
     }
 
     public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
@@ -63,7 +83,7 @@ final class PhpRedisCluster implements Client
 
     public function findsServers(): bool
     {
-        return true;
+        return !$this->lacksSlots;
     }
 
     public function name(): string
@@ -79,9 +99,7 @@ final class PhpRedisCluster implements Client
             $this->cluster->exists(substr($key, strlen($this->prefix())));
             return $this->send($key, $words);
         } catch (\RedisClusterException|\RedisException $thrown) {
-            if (str_contains($thrown->getMessage(), 'CLUSTERDOWN')) {
-                throw new ErrorReply('CLUSTERDOWN the cluster is down');
-            }
+            $failure = $this->failure($thrown);
         }
         // Only the node to which the slot moves executes a command after ASKING.
         foreach ($this->cluster->_masters() as $node) {
@@ -92,7 +110,14 @@ final class PhpRedisCluster implements Client
                 continue;
             }
         }
-        throw new Unavailable("the cluster: {$thrown->getMessage()}");
+        throw $failure;
+    }
+
+    private function failure(\Exception $thrown): ErrorReply|Unavailable
+    {
+        return str_contains($thrown->getMessage(), 'CLUSTERDOWN')
+            ? new ErrorReply('CLUSTERDOWN the cluster is down')
+            : PhpRedis::failure($thrown, $this->name());
     }
 
     /** @param string|array{string, int} $node the key, or the address of a node */

@@ -81,8 +81,9 @@ function locksOf(array $order, string $client): Locks
     $options = ['observer' => new Events()] + arguments($order, ['command_timeout_ms' => 'commandTimeout']);
     $make = fn (float $seconds) => $client === 'predis' ? predisOf($order, $seconds) : phpRedisOf($order, $seconds);
     try {
-        // Only a function finds the primary again.
-        $redis = isset($order['sentinel']) ? $make : $make(attempt($options['commandTimeout'] ?? 1.0));
+        // Only a function finds the primary again, and the slots that no node served at first.
+        $isGiven = !isset($order['sentinel']) && !($order['cluster'] && $client === 'php');
+        $redis = !$isGiven ? $make : $make(attempt($options['commandTimeout'] ?? 1.0));
         if ($redis instanceof Predis\Client && !$order['cluster']) {
             $redis->connect();
         }
