@@ -204,6 +204,25 @@ function programs(string $document): array
     return array_map(fn (string $program) => strtr($program, $here), $found[1]);
 }
 
+/**
+ * Returns the calls of the table of a page, those of a lock with their `$lock`. A call that changes is
+ * in the last column.
+ *
+ * @return list<string>
+ */
+function calls_of(string $page): array
+{
+    preg_match('/^## Call by call\n\n(.*?)\n\n/ms', file_get_contents(__DIR__ . "/../../../docs/migrate/$page"), $table);
+    $lines = array_slice(explode("\n", $table[1]), 2);
+    $whole = fn (string $call) => preg_match('/^(\$|new |\w+::|serialize)/', $call) ? $call : "\$lock->$call";
+    $calls = function (string $line) use ($whole): array {
+        [$before, , $here] = preg_split('/ *\| */', trim($line, '| '));
+        preg_match_all('/`([^`]+\))`/', str_contains($here, ')`') ? $here : $before, $found);
+        return array_map($whole, $found[1]);
+    };
+    return array_merge(...array_map($calls, $lines));
+}
+
 /** @return resource the program's output */
 function started(string $program)
 {

@@ -468,6 +468,22 @@ function test_the_programs_of_the_page_do_what_it_says(): void
     same("held\n", stream_get_contents(started($programs[0])), 'what it said');
 }
 
+function test_each_call_of_the_page_works(): void
+{
+    $calls = calls_of('symfony-lock.md');
+    same(true, count($calls) >= 13, 'calls');
+    foreach ($calls as $call) {
+        call('FLUSHALL');
+        [$key, $redis] = [new Key('orders:42'), connection()];
+        $factory = new LockFactory(new RedisLockStore(new Locks($redis), 300.0));
+        $lock = $factory->createLockFromKey($key, 30.0);
+        same(true, $lock->acquire(), "held before $call");
+        $result = eval("use RedisLock\\Locks; use RedisLock\\Symfony\\RedisLockStore; return $call;");
+        same(true, $result !== false || str_contains($call, 'isExpired'), $call);
+        str_contains($call, 'release') || $lock->release();
+    }
+}
+
 function test_the_services_of_the_readme_make_a_factory(): void
 {
     preg_match('/^```yaml\n(.*?)^```/ms', file_get_contents(readme()), $found);
