@@ -17,9 +17,6 @@ interface Client
     /** Returns the seconds that its next step takes if no server replies; INF if a call can say so. */
     public function patience(): float;
 
-    /** Returns true if the handler of a signal runs while the client waits for a reply. */
-    public function isInterruptible(): bool;
-
     /**
      * Connects to the server of a key.
      *

@@ -21,7 +21,7 @@ final class Commands
     /** Seconds between two tries of such releases by other calls. */
     private const PATIENCE = 1.0;
 
-    /** Seconds between two points at which a handler of a signal runs, if the client can't be interrupted. */
+    /** Seconds of a wait between two points at which the handlers of asynchronous signals run. */
     public const SLICE = 0.15;
 
     /** Seconds of one attempt. There is time for another one. */
@@ -57,8 +57,7 @@ final class Commands
     /** Returns the longest BLOCK, in seconds. */
     public function longestBlock(): float
     {
-        $isSliced = $this->client?->isInterruptible() !== true && Signals::areAsynchronous();
-        return min($this->patience() / 2, $isSliced ? self::SLICE : INF);
+        return min($this->patience() / 2, Signals::areAsynchronous() ? self::SLICE : INF);
     }
 
     /** Returns the longest time in seconds that the server may wait for replicas. */
@@ -189,7 +188,8 @@ final class Commands
                 if (Clock::now() < $until) {
                     $this->exchange($key, $words->getValue(), $call, min($until, $end));
                 }
-            } catch (Unavailable) {
+            } catch (Unavailable|\LogicException) {
+                // Later, also if the program is in a transaction.
                 return;
             } catch (LockException) {
                 // The server refuses it for good.

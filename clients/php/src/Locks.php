@@ -128,7 +128,7 @@ final class Locks
             return $lock->during($grant, $work);
         }
         // If the one that computed failed, the others take turns.
-        return $readers->using($read) ?? $lock->using($work);
+        return $readers->using(fn () => $read()) ?? $lock->using($work);
     }
 
     /**

@@ -53,11 +53,6 @@ final class PhpRedis implements Client
         return INF;
     }
 
-    public function isInterruptible(): bool
-    {
-        return false;
-    }
-
     public function open(string $key, float $until): void
     {
         // The program may have closed it, or met the end of the connection.

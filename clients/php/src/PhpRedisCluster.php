@@ -33,11 +33,6 @@ final class PhpRedisCluster implements Client
         return $this->cluster->getOption(\Redis::OPT_READ_TIMEOUT) ?: INF;
     }
 
-    public function isInterruptible(): bool
-    {
-        return false;
-    }
-
     public function open(string $key, float $until): void
     {
         if (isset($this->served[$key])) {

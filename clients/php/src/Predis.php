@@ -12,8 +12,7 @@ use Predis\Response\ErrorInterface;
 use Predis\Response\Status;
 
 /**
- * A client of Predis. The nodes are asked directly, so that each reply has a limit, and a signal
- * handler may end the wait for it.
+ * A client of Predis. The nodes are asked directly, so that each reply has a limit.
  *
  * @internal
  */
@@ -53,11 +52,6 @@ final class Predis implements Client
         $node = $this->latest?->getValue();
         // The time to connect was set when it was made.
         return $node === null || $node->isConnected() ? INF : (float) ($node->getParameters()->timeout ?? 5.0);
-    }
-
-    public function isInterruptible(): bool
-    {
-        return true;
     }
 
     public function open(string $key, float $until): void
@@ -159,7 +153,6 @@ final class Predis implements Client
                 if ($left <= 0) {
                     throw new Unavailable("no answer from $node in time", true);
                 }
-                Signals::handle();
             }
             return $node->readResponse($command);
         } catch (\Throwable $thrown) {

@@ -42,12 +42,4 @@ final class Signals
             pcntl_signal_dispatch();
         }
     }
-
-    /** Runs the handlers at a point of the work that they may end. */
-    public static function handle(): void
-    {
-        if (self::$areDeferred) {
-            pcntl_signal_dispatch();
-        }
-    }
 }
