@@ -123,7 +123,8 @@ final class Acquire
         if ($this->isTry || !$this->hasWaited) {
             $words = $this->options->acquire($this->call->token(), $within);
         } else {
-            $block = min(self::SIGN_OF_LIFE, $this->options->lease / 3, $left, $this->commands->longestBlock());
+            $longest = min(self::SIGN_OF_LIFE, $this->options->lease / 3, $this->commands->longestBlock());
+            $block = min($longest, $left);
             $words = $this->options->waitFor($this->call->token(), $block, $left, $within);
             // A slice of a wait is shorter than an attempt.
             [$by, $keepsPlace] = [$by + max(0.0, $block - Commands::SLICE), $block < $left];
@@ -151,8 +152,9 @@ final class Acquire
                 ?? throw new LockLost('the lock was lost before it was tied to its connection');
         }
         $isUnclear = $this->call->unanswered > 0;
+        [$token, $fence] = [$this->call->token(), (int) $reply[1]];
         return $this->grant =
-            new Grant($commands, $options, $this->held, $this->call->token(), (int) $reply[1], $askedAt, $isUnclear);
+            new Grant($commands, $options, $this->held, $token, $fence, $askedAt, $isUnclear);
     }
 
     /** Ends what the server may have of this token. */

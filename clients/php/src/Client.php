@@ -36,7 +36,7 @@ interface Client
     /** Closes the connection, because a late reply would be taken for that of the next command. */
     public function close(): void;
 
-    /** Returns true if it looks for the server of a key anew after a close, so that it needn't be made anew. */
+    /** Returns true if it looks for the server of a key after a close, so it needn't be made anew. */
     public function findsServers(): bool;
 
     /** Returns the name of the latest server for messages. */

@@ -27,7 +27,7 @@ final class Commands
     /** Seconds of one attempt. There is time for another one. */
     public readonly float $attempt;
     private ?Client $client = null;
-    /** @var list<Client> clients before, to which a session may be tied until it is tied to the next one */
+    /** @var list<Client> clients before, to which a session may be tied until the next one has it */
     private array $before = [];
     private bool $isDown = false;
     /** @var array<int, array{string, \SensitiveParameterValue, Call, float}> releases that got no reply */
@@ -144,10 +144,17 @@ final class Commands
      * @return non-empty-list<mixed>
      * @throws LockException
      */
-    public function ofEachKey(array $keys, Call $call, string $command, #[\SensitiveParameter] string|int ...$words): array
-    {
-        $of = fn (float $end) => fn (string $key) => $this->ask($key, [$command, $key, ...$words], $call, $end);
-        return $this->retry(fn (float $end) => array_map($of($end), $keys), Clock::now() + $this->timeout);
+    public function ofEachKey(
+        array $keys,
+        Call $call,
+        string $command,
+        #[\SensitiveParameter] string|int ...$words,
+    ): array {
+        $until = Clock::now() + $this->timeout;
+        return $this->retry(fn (float $end) => array_map(
+            fn (string $key) => $this->ask($key, [$command, $key, ...$words], $call, $end),
+            $keys,
+        ), $until);
     }
 
     /**

@@ -18,7 +18,8 @@ final class ErrorReply extends \RuntimeException
     /** Returns the reply that the text of a driver's exception has, or null if it has none. */
     public static function of(string $text): ?self
     {
-        return preg_match('/^(`\w+` failed: )?-?([A-Z]{3,} .*)/s', $text, $found) ? new self($found[2]) : null;
+        $isReply = preg_match('/^(`\w+` failed: )?-?([A-Z]{3,} .*)/s', $text, $found) === 1;
+        return $isReply ? new self($found[2]) : null;
     }
 
     public function isOutage(): bool

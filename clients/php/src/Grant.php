@@ -143,7 +143,8 @@ final class Grant implements \JsonSerializable
             $isHeld = $this->commands->retry(function (float $end) use ($call): bool {
                 $count = $this->commands->ask($this->keys[0], $this->lastWords(), $call, $end);
                 // If a reply was lost, the command before may have released the lock.
-                return $count === count($this->keys) || ($call->unanswered > 0 && Clock::now() < $this->deadline);
+                $mayHave = $call->unanswered > 0 && Clock::now() < $this->deadline;
+                return $count === count($this->keys) || $mayHave;
             }, $until);
         } catch (\Throwable $thrown) {
             $this->leave($call);
@@ -185,7 +186,8 @@ final class Grant implements \JsonSerializable
         if (!$this->isHeld()) {
             return;
         }
-        error_log('redis-lock: a grant of ' . json_encode($this->keys) . ' was dropped without a release');
+        $keys = json_encode($this->keys);
+        error_log("redis-lock: a grant of $keys was dropped without a release");
         $this->commands->tell('lost', $this);
         $this->releaseAtEnd();
     }
@@ -245,8 +247,9 @@ final class Grant implements \JsonSerializable
 
     private function leave(Call $call): void
     {
-        $until = max($this->deadline === INF ? Clock::now() + $this->options->lease : $this->deadline, Clock::now());
-        $this->commands->leave($this->keys[0], $this->lastWords(), $call, $until + $this->options->margin);
+        $now = Clock::now();
+        $end = $this->deadline === INF ? $now + $this->options->lease : max($now, $this->deadline);
+        $this->commands->leave($this->keys[0], $this->lastWords(), $call, $end + $this->options->margin);
     }
 
     /** @return non-empty-list<string|int> */

@@ -65,12 +65,14 @@ final class Holder
     {
         $seconds = $this->options->longestTrace;
         $words = $this->options->leave($this->token(), $seconds);
-        $this->commands->leave($this->options->keys[0], $words, new Call($this->token()), Clock::now() + $seconds);
+        $call = new Call($this->token());
+        $this->commands->leave($this->options->keys[0], $words, $call, Clock::now() + $seconds);
     }
 
     private function ask(string $command, string|int ...$words): mixed
     {
         $call = new Call($this->token());
-        return $this->commands->ofEachKey($this->options->keys, $call, $command, $this->token(), ...$words)[0];
+        $keys = $this->options->keys;
+        return $this->commands->ofEachKey($keys, $call, $command, $this->token(), ...$words)[0];
     }
 }

@@ -26,7 +26,8 @@ final class Lock implements \JsonSerializable
      * Returns a grant, or null if another client had the lock until the time was over.
      *
      * @param ?float $wait seconds; 0 tries once, INF sets no limit; null: the option `wait`
-     * @throws \InvalidArgumentException|Unavailable|Cancelled|Deadlock|NotReplicated|ModuleMissing|ServerError
+     * @throws \InvalidArgumentException|Unavailable|Cancelled|Deadlock|NotReplicated|ModuleMissing
+     * @throws ServerError
      */
     public function acquire(?float $wait = null): ?Grant
     {
@@ -77,7 +78,7 @@ final class Lock implements \JsonSerializable
     public function isLocked(): bool
     {
         $infos = $this->commands->ofEachKey($this->keys, new Call(), 'LOCK.INFO', 'WAITERS', '0');
-        return array_filter($infos, fn (?array $info) => self::fields($info ?? ['holders', []])['holders'] !== []) !== [];
+        return array_filter($infos, fn (?array $info) => self::holdersOf($info) !== []) !== [];
     }
 
     /**
@@ -143,10 +144,10 @@ final class Lock implements \JsonSerializable
         return array_map(function (array $words): Holder {
             ['token' => $token, 'fence' => $fence, 'data' => $data] = self::fields($words);
             if ($token === null || $token === '') {
-                throw new ServerError('NOPERM the user has no right to write to the key, so the server hides its holders');
+                throw new ServerError("NOPERM the server hides holders from a user who can't write to the key");
             }
             return new Holder($this->commands, $this->options, $token, $fence, $data);
-        }, self::fields($info ?? ['holders', []])['holders']);
+        }, self::holdersOf($info));
     }
 
     /** @return array<string, mixed> what var_dump() and print_r() show */
@@ -159,6 +160,15 @@ final class Lock implements \JsonSerializable
     public function jsonSerialize(): array
     {
         return ['keys' => $this->keys];
+    }
+
+    /**
+     * @param ?list<mixed> $info the reply of LOCK.INFO
+     * @return list<list<mixed>>
+     */
+    private static function holdersOf(#[\SensitiveParameter] ?array $info): array
+    {
+        return $info === null ? [] : self::fields($info)['holders'];
     }
 
     /**

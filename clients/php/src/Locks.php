@@ -96,8 +96,12 @@ final class Locks
      * @param mixed ...$options those of lock(), by name
      * @throws \InvalidArgumentException|Unavailable|ServerError|ModuleMissing
      */
-    public function adopt(string|array $keys, #[\SensitiveParameter] string $token, int $fence, mixed ...$options): ?Grant
-    {
+    public function adopt(
+        string|array $keys,
+        #[\SensitiveParameter] string $token,
+        int $fence,
+        mixed ...$options,
+    ): ?Grant {
         return $this->lock($keys, ...$options)->adopt($token, $fence);
     }
 

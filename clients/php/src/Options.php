@@ -44,7 +44,8 @@ final class Options
         self::limit('wait', $wait);
         self::duration('keep', $keep);
         $this->margin = $margin ?? min($lease / 10, 1.0);
-        self::require($this->margin >= 0.0 && $this->margin < $lease, 'margin must be at least 0 s, and less than lease');
+        $isMargin = $this->margin >= 0.0 && $this->margin < $lease;
+        self::require($isMargin, 'margin must be at least 0 s, and less than lease');
         self::require($atLeast === 0.0 || self::isDuration($atLeast), 'atLeast must be 0 s to 2^53 - 1 ms');
         self::count('limit', $limit, self::MOST_PERMITS);
         self::count('permits', $permits, self::MOST_PERMITS);
@@ -66,8 +67,12 @@ final class Options
      *
      * @return non-empty-list<string|int>
      */
-    public function waitFor(#[\SensitiveParameter] string $token, float $block, float $left, float $within): array
-    {
+    public function waitFor(
+        #[\SensitiveParameter] string $token,
+        float $block,
+        float $left,
+        float $within,
+    ): array {
         $keep = $block >= $left ? [] : ['KEEP', Clock::milliseconds(min($this->keep, $left + 1))];
         $words = ['BLOCK', Clock::milliseconds($block), ...$keep, ...$this->replicas($within)];
         return $this->command('WAIT', $token, [...$this->grant(), ...$words]);
@@ -104,7 +109,8 @@ final class Options
      */
     public function leave(#[\SensitiveParameter] string $token, float $seconds): array
     {
-        return $this->command('RELEASE', $token, ['LEAVE', Clock::milliseconds(min($seconds, self::LONGEST_LEAVE))]);
+        $milliseconds = Clock::milliseconds(min($seconds, self::LONGEST_LEAVE));
+        return $this->command('RELEASE', $token, ['LEAVE', $milliseconds]);
     }
 
     /** @return non-empty-list<string|int> */
@@ -153,7 +159,9 @@ final class Options
     /** @return list<string|int> */
     private function replicas(float $within): array
     {
-        return $this->replicas === null ? [] : ['REPLICAS', $this->replicas, 'WITHIN', Clock::milliseconds($within)];
+        return $this->replicas === null
+            ? []
+            : ['REPLICAS', $this->replicas, 'WITHIN', Clock::milliseconds($within)];
     }
 
     /**

@@ -55,7 +55,7 @@ final class PhpRedis implements Client
 
     public function open(string $key, float $until): void
     {
-        // The program may have closed it, or met the end of the connection.
+        // The program may have met the end of the connection.
         if ($this->isOpen && $this->redis->isConnected()) {
             return;
         }
@@ -72,7 +72,7 @@ final class PhpRedis implements Client
     {
         $redis = $this->redis;
         if ($redis->getMode() !== \Redis::ATOMIC) {
-            throw new \LogicException('redis is in a MULTI or a pipeline, which would delay the command of the lock');
+            throw new \LogicException('redis is in a MULTI or a pipeline, which would delay the lock');
         }
         $this->note();
         $redis->clearLastError();
@@ -110,7 +110,8 @@ final class PhpRedis implements Client
     public static function failure(\Exception $thrown, string $name): Unavailable
     {
         $isLate = preg_match('/read socket|read error|timed out/i', $thrown->getMessage()) === 1;
-        return new Unavailable($isLate ? "no answer from $name in time" : "$name: " . trim($thrown->getMessage()), $isLate);
+        $cause = trim($thrown->getMessage());
+        return new Unavailable($isLate ? "no answer from $name in time" : "$name: $cause", $isLate);
     }
 
     public function close(): void
@@ -118,6 +119,10 @@ final class PhpRedis implements Client
         $this->isOpen = false;
         try {
             $this->redis->close();
+            if ($this->database !== 0) {
+                // phpredis would connect by itself for the program's next command, in database 0.
+                $this->redis->connect('/dev/null/closed');
+            }
         } catch (\RedisException) {
             // It is closed.
         }
@@ -141,7 +146,8 @@ final class PhpRedis implements Client
             $this->options[$name] = $this->redis->getOption($name);
         }
         // No timeout is set then, and 0 would set one.
-        $this->options[self::READ_TIMEOUT] = $this->options[self::READ_TIMEOUT] ?: (float) ini_get('default_socket_timeout');
+        $this->options[self::READ_TIMEOUT] =
+            $this->options[self::READ_TIMEOUT] ?: (float) ini_get('default_socket_timeout');
     }
 
     private function connect(float $seconds): void

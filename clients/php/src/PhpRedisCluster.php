@@ -53,7 +53,7 @@ final class PhpRedisCluster implements Client
     public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
     {
         if ($this->cluster->getMode() !== \Redis::ATOMIC) {
-            throw new \LogicException('redis is in a MULTI, which would delay the command of the lock');
+            throw new \LogicException('redis is in a MULTI, which would delay the lock');
         }
         $began = Clock::now();
         try {

@@ -32,7 +32,8 @@ final class Predis implements Client
     {
         $this->connection = new \SensitiveParameterValue($connection);
         $this->kind = (new \ReflectionClass($connection))->getShortName();
-        if (!$connection instanceof NodeConnectionInterface && !in_array($this->kind, self::AGGREGATES, true)) {
+        $isNode = $connection instanceof NodeConnectionInterface;
+        if (!$isNode && !in_array($this->kind, self::AGGREGATES, true)) {
             throw new \InvalidArgumentException("redis: Predis's $this->kind isn't supported");
         }
     }
@@ -111,7 +112,8 @@ final class Predis implements Client
         $connection = $this->connection();
         $node = match (true) {
             $connection instanceof NodeConnectionInterface => $connection,
-            method_exists($connection, 'getConnectionByCommand') => $connection->getConnectionByCommand($command),
+            method_exists($connection, 'getConnectionByCommand') =>
+                $connection->getConnectionByCommand($command),
             default => $connection->getConnection($command),
         };
         $this->latest = new \SensitiveParameterValue($node);
@@ -144,8 +146,11 @@ final class Predis implements Client
     }
 
     /** Sends a command, and waits for its reply until a time. */
-    private function ask(#[\SensitiveParameter] NodeConnectionInterface $node, #[\SensitiveParameter] RawCommand $command, float $until): mixed
-    {
+    private function ask(
+        #[\SensitiveParameter] NodeConnectionInterface $node,
+        #[\SensitiveParameter] RawCommand $command,
+        float $until,
+    ): mixed {
         try {
             $node->writeRequest($command);
             $stream = $node->getResource();

@@ -136,15 +136,32 @@ function test_the_client_is_as_before_after_a_lost_connection_and_after_a_late_r
     }
 }
 
-function test_a_client_that_the_program_closed_is_connected_again(): void
+function test_the_programs_commands_never_go_to_another_database(): void
 {
     $redis = connection();
     $redis->select(3);
-    $locks = new Locks($redis);
-    $locks->lock('k')->using(fn () => null);
-    $redis->close();
-    same(true, $locks->lock('k')->acquire()->release(), 'released');
-    same('3', (string) $redis->getDbNum(), 'the database');
+    $lock = (new Locks($redis, commandTimeout: 0.3))->lock('k');
+    stopped(fn () => thrown($lock->isLocked(...)));
+    same(RedisException::class, thrown(fn () => $redis->set('v', 'x'))::class, 'after a late reply');
+    same([0, false], [(int) call('EXISTS', 'v'), $lock->isLocked()], 'the key in database 0, the next call');
+    $redis->set('v', 'x');
+    same([0, 'x'], [(int) call('EXISTS', 'v'), $redis->get('v')], 'the key later');
+}
+
+/** phpredis fails for good then. */
+function test_a_client_that_failed_in_the_program_is_connected_again(): void
+{
+    $redis = connection();
+    $redis->select(3);
+    $lock = (new Locks($redis))->lock('k');
+    $lock->using(fn () => null);
+    $redis->setOption(Redis::OPT_MAX_RETRIES, 0);
+    call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    thrown(fn () => $redis->get('v'));
+    $grant = $lock->acquire();
+    $there = connection();
+    $there->select(3);
+    same([true, true], [$there->rawCommand('LOCK.CHECK', 'k', $grant->token()) > 0, $grant->release()], 'held there, released');
 }
 
 function test_a_transaction_or_a_pipeline_of_the_program_is_a_clear_error(): void
@@ -239,20 +256,27 @@ function test_one_of_several_processes_computes(): void
     same(null, call('LOCK.INFO', 'k'), 'nothing is left');
 }
 
+function connections(): int
+{
+    return (int) connection()->info('clients')['connected_clients'];
+}
+
 function test_a_forked_process_holds_nothing_and_has_a_connection_of_its_own(): void
 {
     foreach (['a client' => connection(), 'a function' => maker()] as $what => $redis) {
         $heard = new Heard();
         $locks = new Locks($redis, observer: $heard);
         $grant = $locks->lock('k')->acquire();
+        $before = connections();
         $answer = answer_of_child(fn () => json_encode([
             thrown($grant->release(...))::class,
             [$grant->extend(10.0), $grant->left(), $grant->isLost(), $locks->releaseAll()],
             $locks->lock('k')->tryAcquire(),
             $locks->lock('other')->acquire()?->release(),
             $heard->lines,
+            connections() - $before,
         ]));
-        $expected = [NotHeld::class, [false, 0, false, 0], null, true, ['granted', 'waited: not acquired', 'granted']];
+        $expected = [NotHeld::class, [false, 0, false, 0], null, true, ['granted', 'waited: not acquired', 'granted'], 1];
         same($expected, json_decode($answer), "$what: there");
         same([true, 1], [$grant->owned(), $locks->releaseAll()], "$what: here");
     }
@@ -311,11 +335,10 @@ function test_an_exception_of_a_hook_changes_nothing(): void
 
 function test_a_session_has_a_connection_of_its_own_if_a_function_makes_it(): void
 {
-    $connections = fn () => (int) connection()->info('clients')['connected_clients'];
-    $before = $connections();
+    $before = connections();
     $locks = locks();
     [$first, $second] = [$locks->lock('a', session: true)->acquire(), $locks->lock('b', session: true)->acquire()];
-    same(3, $connections() - $before, 'connections');
+    same(3, connections() - $before, 'connections');
     same(true, $first->release(), 'released');
     unset($first);
     same([true, INF], [$second->owned(), $second->left()], 'the other one');

@@ -55,7 +55,9 @@ final class Lock extends CacheLock
     public function get($callback = null)
     {
         $grant = $this->recipe->tryAcquire();
-        return $grant !== null && is_callable($callback) ? $this->during($grant, $callback) : $this->keep($grant);
+        return $grant !== null && is_callable($callback)
+            ? $this->during($grant, $callback)
+            : $this->keep($grant);
     }
 
     public function block($seconds, $callback = null)
@@ -167,6 +169,8 @@ final class Lock extends CacheLock
 
     private static function seconds(string $name, mixed $seconds): float
     {
-        return is_numeric($seconds) ? (float) $seconds : throw new \InvalidArgumentException("$name must be a number");
+        return is_numeric($seconds)
+            ? (float) $seconds
+            : throw new \InvalidArgumentException("$name must be a number");
     }
 }

@@ -160,7 +160,9 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
             $before?->leave();
             $this->forget($key);
         }
-        return $thrown instanceof LockException ? new LockStorageException($thrown->getMessage(), 0, $thrown) : $thrown;
+        return $thrown instanceof LockException
+            ? new LockStorageException($thrown->getMessage(), 0, $thrown)
+            : $thrown;
     }
 
     /** Returns the holder that is the key's state, unless the process that acquired it forked this one. */
