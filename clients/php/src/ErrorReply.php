@@ -15,10 +15,13 @@ final class ErrorReply extends \RuntimeException
     private const OUTAGES = '/^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|OOM|MISCONF|BUSY) '
         . '|^ERR max number of clients|^UNBLOCKED .*instance state changed/';
 
-    /** Returns the reply that the text of a driver's exception has, or null if it has none. */
+    /**
+     * Returns the reply that the text of a driver's exception has, or null if it has none, as "AUTH
+     * failed while reconnecting".
+     */
     public static function of(string $text): ?self
     {
-        $isReply = preg_match('/^(`\w+` failed: )?-?([A-Z]{3,} .*)/s', $text, $found) === 1;
+        $isReply = preg_match('/^(`\w+` failed: )?-?([A-Z]{3,} (?!failed ).*)/s', $text, $found) === 1;
         return $isReply ? new self($found[2]) : null;
     }
 

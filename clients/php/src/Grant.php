@@ -136,10 +136,10 @@ final class Grant implements \JsonSerializable
         if (!$this->isMine() || $this->state === self::LEFT) {
             throw new NotHeld("the lock isn't held");
         }
-        $this->end(self::LEFT);
-        $this->state = self::LEFT;
         $call = new Call($this->token());
         try {
+            $this->end(self::LEFT);
+            $this->state = self::LEFT;
             $isHeld = $this->commands->retry(function (float $end) use ($call): bool {
                 $count = $this->commands->ask($this->keys[0], $this->lastWords(), $call, $end);
                 // If a reply was lost, the command before may have released the lock.
@@ -188,8 +188,9 @@ final class Grant implements \JsonSerializable
         }
         $keys = json_encode($this->keys);
         error_log("redis-lock: a grant of $keys was dropped without a release");
-        $this->commands->tell('lost', $this);
+        // First, because the handler of a signal may throw after each of them.
         $this->releaseAtEnd();
+        $this->commands->tell('lost', $this);
     }
 
     /** @return array<string, mixed> what var_dump() and print_r() show */
