@@ -214,9 +214,12 @@ fn play_during(
     for column in [Limit, Cancel] {
         round.until(column, "nobody waits", || world.waiters(&column.key()) == 0);
     }
-    if can_renew {
-        for column in [Release, Block, FailingBlock] {
+    for column in [Release, Block, FailingBlock] {
+        if can_renew {
             round.until_free(world, column);
+        } else {
+            // Its release may be left to the end of the lease, and the next round needs the key.
+            world.servers.call(&format!("DEL {}", column.key()));
         }
     }
     round.release(driver, Extend);
