@@ -1,23 +1,26 @@
-//! Locks for tokio. All locks share one connection, so tasks wait by LOCK.QUEUE, and a message
-//! notifies each task of its turn. Sessions, and waits for replicas, have a connection of their own.
+//! Locks for tokio.
 //!
-//! Every future here can be dropped at any time. A dropped `acquire` gives up its place, and
-//! releases a lock that was granted meanwhile. A dropped `release` or `extend` is carried out all
-//! the same. That happens in the background: see [`Locks::settled`].
+//! Every future here can be dropped at any time. A dropped acquire gives up its place, and releases
+//! a lock that was granted meanwhile. A dropped release goes on. Both happens in the background: see
+//! [`Locks::settled`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::core::{Core, Waits};
+use crate::background::Background;
+use crate::core::Core;
 use crate::error::Error;
-use crate::grant::{Grant, Phase};
+use crate::facts::facts;
+use crate::hold::{Hold, Phase};
 use crate::options::{Keys, Options};
-use crate::owner::Owner;
+use crate::recipe::Recipe;
 use crate::servers::Config;
 
-/// The locks of a program, for tasks. Clones are cheap and share one connection.
+/// The locks of a program, for tasks of tokio. Clones are cheap and share their connections.
+///
+/// Outside of a runtime of tokio, every call fails with [`Error::InvalidArgument`].
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
@@ -25,199 +28,217 @@ use crate::servers::Config;
 /// use redis_lock_client::aio::Locks;
 ///
 /// let locks = Locks::new(redis::Client::open("redis://127.0.0.1/")?);
-/// let guard = locks.acquire("orders:42").await?;
-/// println!("fence {}", guard.fence());
-/// guard.release().await?;
+/// let lock = locks.lock("orders:42")?;
+/// if let Some(grant) = lock.acquire(None).await? {
+///     println!("fence {}", grant.fence());
+///     grant.release().await?;
+/// }
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Locks {
     core: Arc<Core>,
 }
 
-/// A handle of a lock. It protects nothing until it is acquired.
-///
-/// A handle and its clones are one owner: if it is acquired, a second acquire waits for the release,
-/// in order, like tokio's `Mutex`.
-#[derive(Clone, Debug)]
-#[must_use = "a handle protects nothing until it is acquired"]
+/// A lock: keys and options. It has no state, so all tasks may share it.
+#[derive(Clone)]
+#[must_use = "a lock protects nothing until it is acquired"]
 pub struct Lock {
-    owner: Arc<Owner>,
+    core: Arc<Core>,
+    recipe: Arc<Recipe>,
 }
 
-/// A held lock. When the guard goes out of scope, the lock is released in the background.
-#[derive(Debug)]
+/// A grant of a lock. Whoever has it may extend or release it, in any task.
+///
+/// When it goes out of scope, the lock is released in the background.
 #[must_use = "the lock is released at once if this isn't kept"]
-pub struct Guard {
-    owner: Arc<Owner>,
-    grant: Arc<Grant>,
-    is_released: bool,
+pub struct Grant {
+    hold: Arc<Hold>,
 }
 
 impl Locks {
     /// Makes locks, which connect when they are needed.
-    ///
-    /// # Panics
-    ///
-    /// Panics outside of a tokio runtime.
     pub fn new(servers: impl Into<Config>) -> Locks {
         Locks {
-            core: Arc::new(Core::new(servers.into(), Handle::current(), Waits::Places)),
+            core: Core::new(servers.into()),
         }
     }
 
-    /// Returns a handle of an exclusive lock on a key, or on several keys at once.
-    pub fn handle(&self, keys: impl Into<Keys>) -> Result<Lock, Error> {
-        self.handle_with(keys, Options::new())
+    /// Returns an exclusive lock on a key, or on several keys at once.
+    pub fn lock(&self, keys: impl Into<Keys>) -> Result<Lock, Error> {
+        self.lock_with(keys, Options::new())
     }
 
-    /// Returns a handle of a lock with these options.
-    pub fn handle_with(&self, keys: impl Into<Keys>, options: Options) -> Result<Lock, Error> {
-        let owner = Owner::new(Arc::clone(&self.core), keys.into(), options)?;
+    /// Returns a lock with these options.
+    pub fn lock_with(&self, keys: impl Into<Keys>, options: Options) -> Result<Lock, Error> {
         Ok(Lock {
-            owner: Arc::new(owner),
+            core: Arc::clone(&self.core),
+            recipe: Arc::new(Recipe::new(keys.into(), options)?),
         })
     }
 
-    /// Waits for an exclusive lock, for ever.
-    pub async fn acquire(&self, keys: impl Into<Keys>) -> Result<Guard, Error> {
-        self.handle(keys)?.acquire().await
+    /// Returns a grant that another process acquired and detached, or `None` if it has ended.
+    pub async fn adopt(
+        &self,
+        keys: impl Into<Keys>,
+        token: impl Into<Vec<u8>>,
+        fence: i64,
+        options: Options,
+    ) -> Result<Option<Grant>, Error> {
+        let lock = self.lock_with(keys, options)?;
+        let adopted = self
+            .core
+            .adopt(&lock.recipe, token.into(), fence, background()?);
+        Ok(adopted.await?.map(|hold| Grant { hold }))
     }
 
-    /// Releases everything that these locks hold. Returns how many locks were still held.
+    /// Returns the result of `read`, or if that is `None` of `compute`: one caller computes at a
+    /// time. The others wait, and then read all at once. So `compute` must store its result where
+    /// `read` finds it.
+    pub async fn once<T, E: From<Error>>(
+        &self,
+        keys: impl Into<Keys>,
+        options: Options,
+        read: impl AsyncFn() -> Result<Option<T>, E>,
+        compute: impl AsyncFnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let keys = keys.into();
+        let lock = self.lock_with(keys.clone(), options.clone())?;
+        let readers = self.lock_with(keys, options.shared())?;
+        if let Some(result) = read().await? {
+            return Ok(result);
+        }
+        let mut grant = lock.try_acquire().await?;
+        if grant.is_none() {
+            if let Some(result) = readers.with(async |_| read().await).await? {
+                return Ok(result);
+            }
+            // The caller that computed failed, so the others take turns.
+            grant = lock.acquire(None).await?;
+        }
+        let grant = grant.ok_or(Error::NotAcquired)?;
+        let body = async |_: &Grant| match read().await? {
+            Some(result) => Ok(result),
+            None => compute().await,
+        };
+        grant.with(body).await
+    }
+
+    /// Releases all grants of these locks. Returns how many still held.
     pub async fn release_all(&self) -> Result<usize, Error> {
         self.core.release_all().await
     }
 
-    /// Returns when the work for all dropped guards and futures is done. If the program ends before
-    /// that, those locks end with their leases.
+    /// Returns when the cleanups of dropped grants and futures are done. If the program ends before
+    /// that, the server ends what is left with its lease.
     pub async fn settled(&self) {
         self.core.settled().await;
     }
 }
 
 impl Lock {
-    /// Waits for the lock, for ever or as long as the option `wait` says.
-    pub async fn acquire(&self) -> Result<Guard, Error> {
-        Ok(self.guard(self.owner.acquire().await?))
-    }
-
-    /// Waits for the lock for at most `wait`. Returns `None` if someone else has it then.
-    pub async fn acquire_within(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        let grant = self.owner.acquire_within(Some(wait)).await?;
-        Ok(grant.map(|grant| self.guard(grant)))
+    /// Returns a grant, or `None` if another client has the lock until the limit is over. `None`
+    /// waits as long as the option `wait` says, for ever by default. Dropping the future ends the
+    /// wait.
+    pub async fn acquire(
+        &self,
+        limit: impl Into<Option<Duration>>,
+    ) -> Result<Option<Grant>, Error> {
+        let acquired = self.core.acquire(&self.recipe, limit.into(), background()?);
+        Ok(acquired.await?.map(|hold| Grant { hold }))
     }
 
     /// Acquires the lock if it is free. Returns `None` if it isn't.
-    pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
-        self.acquire_within(Duration::ZERO).await
+    pub async fn try_acquire(&self) -> Result<Option<Grant>, Error> {
+        self.acquire(Duration::ZERO).await
     }
 
-    /// Cancels the acquires of this handle that are in progress: they fail with
-    /// [`Error::Cancelled`]. Returns false if there are none.
-    pub fn cancel(&self) -> bool {
-        self.owner.cancel()
+    /// Acquires the lock as `acquire(None)` does, and runs a function with the grant until it ends,
+    /// or the lock is lost. Releases the lock after that.
+    ///
+    /// Returns the function's error if it fails, and [`Error::LockLost`] if the lock was lost. If
+    /// only the release finds no server, the observer hears of it.
+    pub async fn with<T, E: From<Error>>(
+        &self,
+        body: impl AsyncFnOnce(&Grant) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let grant = self.acquire(None).await?;
+        grant.ok_or(Error::NotAcquired)?.with(body).await
     }
 
-    /// Returns the keys.
-    pub fn keys(&self) -> &Keys {
-        &self.owner.commands.keys
-    }
-
-    /// Returns the token of the latest acquire, which gives control of the lock: keep it out of logs.
-    pub fn token(&self) -> Vec<u8> {
-        self.owner.token()
-    }
-
-    /// Returns the fence of the latest grant, also after its end. `None` before the first grant.
-    pub fn fence(&self) -> Option<i64> {
-        self.owner.fence()
-    }
-
-    /// Returns the remaining lease on the server, or zero if the lock isn't held.
-    pub async fn left(&self) -> Result<Duration, Error> {
-        self.owner.left(&self.owner.token()).await
-    }
-
-    /// Asks the server whether this handle holds its keys now.
-    pub async fn owned(&self) -> Result<bool, Error> {
-        Ok(!self.left().await?.is_zero())
-    }
-
-    fn guard(&self, grant: Arc<Grant>) -> Guard {
-        Guard {
-            owner: Arc::clone(&self.owner),
-            grant,
-            is_released: false,
-        }
+    /// Returns true if any client holds one of the keys.
+    pub async fn locked(&self) -> Result<bool, Error> {
+        self.core.is_locked(&self.recipe, background()?).await
     }
 }
 
-impl Guard {
-    /// Returns the fence of this grant, which is greater than the fence of every earlier grant. The
-    /// guarded resource compares it.
-    pub fn fence(&self) -> i64 {
-        self.grant.fence
-    }
+facts!(Locks, Lock, Grant);
 
-    /// Returns the owner's token, which gives control of the lock: keep it out of logs.
-    pub fn token(&self) -> &[u8] {
-        &self.grant.token
-    }
-
-    /// Returns true if the lock was lost: the server said so, or the lease has ended on the local
-    /// monotonic clock.
-    pub fn is_lost(&self) -> bool {
-        self.grant.is_lost()
-    }
-
-    /// Returns when the lock is lost, and never if it is released first.
+impl Grant {
+    /// Returns when the lock is lost, and never if it is released before.
     pub async fn lost(&self) {
-        let mut changes = self.grant.changes();
-        // This can't fail, because the sender exists.
-        let _ = changes.wait_for(|phase| *phase == Phase::Lost).await;
+        self.hold.lost().await;
     }
 
-    /// Returns the remaining lease on the server, or zero if the lock isn't held.
-    pub async fn left(&self) -> Result<Duration, Error> {
-        self.owner.left(&self.grant.token).await
-    }
-
-    /// Asks the server whether the lock is held now.
+    /// Asks the server whether this grant holds all its keys.
     pub async fn owned(&self) -> Result<bool, Error> {
-        Ok(!self.left().await?.is_zero())
+        self.hold.is_owned().await
     }
 
-    /// Sets the lease, which counts from now and is used by later renewals too. Returns `false` if
-    /// the lock is lost. After an error, the old lease and its renewal go on.
+    /// Lets the lease end after `lease` from now, or later. Later renewals use it, too. Returns
+    /// `false` if the lock was lost. After an error, the old lease and its renewal go on.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
-        self.owner.extend(&self.grant, lease).await
+        self.hold.extend(lease).await
     }
 
     /// Releases the lock. Returns `false` if it had been lost. After [`Error::Unavailable`], the
     /// release goes on in the background, until the lease ends.
-    pub async fn release(mut self) -> Result<bool, Error> {
-        self.is_released = true;
-        self.owner.release(&self.grant).await
+    pub async fn release(self) -> Result<bool, Error> {
+        self.hold.release(self.hold.release_ends()).await
     }
 
-    /// Sets a last lease of `rest`, at whose end the lock is released. Nothing renews it any more,
-    /// and a session no longer ends it. Returns `false` if the lock had been lost. If `rest` is
-    /// longer than 2^53 - 1 ms, it is refused, and the lock is released at once.
-    ///
-    /// If the handle is reentrant and has other holds, only this guard's hold ends, and at once.
-    pub async fn release_after(mut self, rest: Duration) -> Result<bool, Error> {
-        let released = self.owner.release_after(&self.grant, rest)?;
-        self.is_released = true;
-        released.await
+    /// Lets the lock end after `rest` from now, and not with its connection. Nothing renews it any
+    /// more. Returns `false` if it had been lost. A `rest` that is too long is refused, and the lock
+    /// is released at once.
+    pub async fn release_after(self, rest: Duration) -> Result<bool, Error> {
+        self.hold.stay(rest)?;
+        self.release().await
+    }
+
+    /// Runs a function with the grant and releases the lock, as [`Lock::with`] does.
+    pub async fn with<T, E: From<Error>>(
+        self,
+        body: impl AsyncFnOnce(&Grant) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let result = tokio::select! {
+            biased;
+            result = body(&self) => result,
+            () = self.lost() => Err(Error::LockLost.into()),
+        };
+        if self.hold.phase() == Phase::Left {
+            return result;
+        }
+        match self.hold.release(self.hold.release_ends()).await {
+            Ok(true) => result,
+            Ok(false) => result.and(Err(Error::LockLost.into())),
+            Err(error) => {
+                self.hold.not_released(&error);
+                result
+            }
+        }
     }
 }
 
-impl Drop for Guard {
+impl Drop for Grant {
     fn drop(&mut self) {
-        if !self.is_released {
-            drop(self.owner.abandon(&self.grant));
-        }
+        self.hold.release_in_background();
     }
+}
+
+/// Returns the runtime of the caller.
+fn background() -> Result<Background, Error> {
+    let handle = Handle::try_current();
+    let none = |_| Error::argument("runtime", "this must run in a runtime of tokio");
+    handle.map(Background::Tasks).map_err(none)
 }

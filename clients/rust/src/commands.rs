@@ -1,202 +1,256 @@
-//! The commands of one owner, and the parsing of their replies.
+//! Commands, each sent to the server of its key, and sent again after an outage.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{cmd, Cmd, ErrorKind, RedisError, RedisResult, Value};
+use redis::{Cmd, Value};
+use tokio::time::{sleep, timeout_at, Instant};
 
-use crate::options::{Keys, Options, Renewal};
+use crate::background::Background;
+use crate::connections::{Connections, Lane, Link};
+use crate::error::{Error, Failure};
+use crate::mutex::Mutex;
+use crate::observer::{tell, Observer};
+use crate::options::Keys;
+use crate::servers::Config;
+use crate::tie::Tie;
 
-/// The commands of one owner, for each of its tokens.
+/// The pause after the first failure, and the longest one.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The shortest time of one attempt, unless the command timeout is shorter.
+const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
+
+/// The longest time for which an outage that ended unseen hides the next one.
+const OUTAGE: Duration = Duration::from_secs(60);
+
+/// A time that is as good as none.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// Returns `from + by`, or a time in 100 years if that is earlier, because the clock may not have
+/// later ones.
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
+    from + by.min(NEVER)
+}
+
+/// The commands of one call of the program.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) token: Vec<u8>,
+    pub(crate) background: Background,
+    /// The number of commands that got no reply, and may still arrive.
+    pub(crate) unanswered: usize,
+}
+
+impl Call {
+    pub(crate) fn new(token: Vec<u8>, background: Background) -> Call {
+        Call {
+            token,
+            background,
+            unanswered: 0,
+        }
+    }
+}
+
+/// The caller of a command that is repeated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    Waits,
+    /// Nobody hears of an outage but the observer.
+    HasLeft,
+}
+
+/// The pauses before each next try.
+pub(crate) struct Pauses(Duration);
+
+impl Pauses {
+    pub(crate) fn new() -> Pauses {
+        Pauses(FIRST_PAUSE)
+    }
+
+    /// Pauses before the next try. Returns false if there is no time for one.
+    pub(crate) async fn pause(&mut self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        let before_last = left.saturating_sub(FIRST_PAUSE);
+        let rest = match before_last.is_zero() {
+            true => left,
+            false => before_last,
+        };
+        sleep(self.0.min(rest)).await;
+        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
+        true
+    }
+}
+
+/// Sends commands for the locks of one client.
 pub(crate) struct Commands {
-    pub(crate) keys: Keys,
-    pub(crate) options: Options,
-    /// The time within which replicas are to acknowledge a grant.
-    replicas_within: Duration,
-}
-
-/// The kind of a request for a lock.
-pub(crate) enum Request {
-    /// One attempt: ACQUIRE.
-    Try,
-    /// A wait that has its connection to itself: WAIT. `None` sets no limit.
-    Wait(Option<Duration>),
-    /// A place in the queue, for a shared connection: QUEUE. The server publishes `message` on
-    /// `channel` when asking again is worthwhile.
-    Place { channel: String, message: u64 },
-}
-
-/// The parsed reply to a [`Request`].
-pub(crate) enum Answer {
-    Granted(i64),
-    NotGranted,
-    /// The token has a place in the queue.
-    Place,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) timeout: Duration,
+    pub(crate) observer: Arc<dyn Observer>,
+    /// The key of the outage that the observer knows of, and when it heard of it.
+    known_outage: Mutex<Option<(Vec<u8>, Instant)>>,
+    has_outage: AtomicBool,
 }
 
 impl Commands {
-    pub(crate) fn new(keys: Keys, options: Options, replicas_within: Duration) -> Commands {
+    pub(crate) fn new(config: Config) -> Commands {
+        let timeout = config.command_timeout;
+        // There is time for another server.
+        let attempt = (timeout / 3).max(timeout.min(SHORTEST_ATTEMPT));
         Commands {
-            keys,
-            options,
-            replicas_within,
+            connections: Connections::new(config.servers, attempt),
+            timeout,
+            observer: config.observer,
+            known_outage: Mutex::default(),
+            has_outage: AtomicBool::new(false),
         }
     }
 
-    /// Returns the chosen token, or a new random one.
-    pub(crate) fn token(&self) -> Vec<u8> {
-        let random = || format!("{:032x}", rand::random::<u128>()).into_bytes();
-        self.options.token.clone().unwrap_or_else(random)
+    pub(crate) fn attempt(&self) -> Duration {
+        self.connections.attempt
     }
 
-    /// Returns the command of a request that is to have `holds` holds.
-    pub(crate) fn take(&self, token: &[u8], request: &Request, holds: u32, lease: Duration) -> Cmd {
-        let options = &self.options;
-        let name = match request {
-            Request::Try => "ACQUIRE",
-            Request::Wait(_) => "WAIT",
-            Request::Place { .. } => "QUEUE",
-        };
-        let mut command = self.with_lease(name, token, lease);
-        if let Request::Wait(Some(left)) = request {
-            command.arg("BLOCK").arg(ms(*left).max(1));
+    /// Sends a command once, and returns its reply.
+    pub(crate) async fn ask(
+        &self,
+        mut lane: Lane<'_>,
+        key: &[u8],
+        command: &Cmd,
+        call: &mut Call,
+        until: Instant,
+    ) -> Result<Value, Failure> {
+        let (connections, began) = (&self.connections, Instant::now());
+        let within = until.saturating_duration_since(began);
+        if within.is_zero() {
+            return Err(Failure::late(connections.name(), within));
         }
-        // No KEEP with SESSION, because it would also keep the grant after the connection closes.
-        if !matches!(request, Request::Try) && !self.is_session() {
-            command.arg("KEEP").arg(ms(options.keep));
+        let taken = connections.take(&mut lane, &call.background, until).await;
+        let mut link = taken?;
+        if let Lane::Tied(tie) = lane {
+            tie.sends(&link);
         }
-        if let Request::Place { channel, message } = request {
-            command.arg("NOTIFY").arg(channel).arg(message);
-        }
-        if options.is_shared || options.limit.is_some() {
-            command.arg("SHARED");
-        }
-        if let Some(limit) = options.limit {
-            command.arg("LIMIT").arg(limit);
-            command.arg("PERMITS").arg(options.permits.unwrap_or(1));
-        }
-        // A hold that is added leaves the lock tied to the connection of the first one.
-        if self.is_session() && holds == 1 {
-            command.arg("SESSION");
-        }
-        if let Some(data) = &options.data {
-            command.arg("DATA").arg(data);
-        }
-        if let Some(replicas) = options.replicas {
-            command.arg("REPLICAS").arg(replicas);
-            command.arg("WITHIN").arg(ms(self.replicas_within));
-        }
-        command.arg("HOLDS").arg(holds).take()
-    }
-
-    pub(crate) fn is_session(&self) -> bool {
-        self.options.renewal == Renewal::Session
-    }
-
-    /// Returns the longest time for which the server holds back a granted lock.
-    pub(crate) fn held_back(&self) -> Duration {
-        let within = self.replicas_within;
-        self.options.replicas.map_or(Duration::ZERO, |_| within)
-    }
-
-    pub(crate) fn extend(&self, token: &[u8], lease: Duration) -> Cmd {
-        self.with_lease("EXTEND", token, lease)
-    }
-
-    /// Returns an EXTEND that also ties a session's grant to the connection that sends it.
-    pub(crate) fn renew(&self, token: &[u8], lease: Duration) -> Cmd {
-        let mut command = self.extend(token, lease);
-        if self.is_session() {
-            command.arg("SESSION");
-        }
-        command
-    }
-
-    /// Returns a RELEASE that leaves `holds` holds.
-    pub(crate) fn release(&self, token: &[u8], holds: u32) -> Cmd {
-        let mut command = self.of_all_keys("RELEASE", token);
-        command.arg("HOLDS").arg(holds).take()
-    }
-
-    /// Returns an EXTEND that sets a last lease, and unties a session's grant from its connection.
-    pub(crate) fn release_after(&self, token: &[u8], rest: Duration) -> Cmd {
-        let mut command = self.extend(token, rest);
-        if self.is_session() {
-            command.arg("NOSESSION");
-        }
-        command
-    }
-
-    /// Returns a CANCEL. One key is enough, because a wait for several keys is cancelled as a
-    /// whole.
-    pub(crate) fn cancel(&self, token: &[u8]) -> Cmd {
-        of_key("CANCEL", self.first_key(), token)
-    }
-
-    /// Returns one CHECK for each key.
-    pub(crate) fn checks<'a>(&'a self, token: &'a [u8]) -> impl Iterator<Item = Cmd> + 'a {
-        let keys = self.keys.0.iter();
-        keys.map(move |key| of_key("CHECK", key, token))
-    }
-
-    /// Returns true if an EXTEND or a RELEASE found all keys held.
-    pub(crate) fn held_all(&self, answer: &Value) -> bool {
-        matches!(answer, Value::Int(held) if usize::try_from(*held) == Ok(self.keys.0.len()))
-    }
-
-    /// Returns the key that selects the node of a cluster.
-    pub(crate) fn first_key(&self) -> &[u8] {
-        self.keys.0.first().map_or(&[], Vec::as_slice)
-    }
-
-    fn of_all_keys(&self, name: &str, token: &[u8]) -> Cmd {
-        if let [key] = self.keys.0.as_slice() {
-            return of_key(name, key, token);
-        }
-        let mut command = cmd(&format!("LOCK.M{name}"));
-        command.arg(self.keys.0.len()).arg(&self.keys.0);
-        command.arg(token).take()
-    }
-
-    fn with_lease(&self, name: &str, token: &[u8], lease: Duration) -> Cmd {
-        let mut command = self.of_all_keys(name, token);
-        command.arg("PX").arg(ms(lease)).take()
-    }
-}
-
-fn of_key(name: &str, key: &[u8], token: &[u8]) -> Cmd {
-    let mut command = cmd(&format!("LOCK.{name}"));
-    command.arg(key).arg(token).take()
-}
-
-/// Parses the reply to ACQUIRE, WAIT or QUEUE.
-pub(crate) fn answer(value: &Value) -> RedisResult<Answer> {
-    match value {
-        Value::Nil => return Ok(Answer::NotGranted),
-        Value::Int(_) => return Ok(Answer::Place),
-        Value::Array(grant) => {
-            if let [_, Value::Int(fence)] = grant.as_slice() {
-                return Ok(Answer::Granted(*fence));
+        call.unanswered += 1;
+        let sent = timeout_at(until, link.send(key, command)).await;
+        let error = match sent {
+            Ok(Ok(reply)) => {
+                call.unanswered -= 1;
+                self.replied(key);
+                keep(&mut lane, link);
+                return Ok(reply);
             }
+            Ok(Err(error)) => error,
+            Err(_) => {
+                // A connection isn't dead because a short limit is over.
+                if began.elapsed() >= connections.attempt.mul_f64(0.9) {
+                    connections.forget(&link);
+                }
+                return Err(Failure::late(connections.name(), within));
+            }
+        };
+        match error.code() {
+            // The connection leads to a server that has lost the key.
+            Some("MOVED") | None => connections.forget(&link),
+            Some(_) => keep(&mut lane, link),
         }
-        _ => {}
+        call.unanswered -= usize::from(error.code().is_some());
+        Err(Failure::of(error, connections.name(), &call.token))
     }
-    Err(not_ours())
-}
 
-/// Parses the reply to CHECK, which is the remaining lease.
-pub(crate) fn left(value: &Value) -> RedisResult<Duration> {
-    match value {
-        Value::Int(left) => Ok(Duration::from_millis(u64::try_from(*left).unwrap_or(0))),
-        _ => Err(not_ours()),
+    /// Returns the replies to a command about each key, within the command timeout.
+    pub(crate) async fn of_each_key(
+        &self,
+        keys: &Keys,
+        command: impl Fn(&[u8]) -> Cmd + Sync,
+        call: &mut Call,
+    ) -> Result<Vec<Value>, Failure> {
+        let until = Instant::now() + self.timeout;
+        let mut replies = Vec::new();
+        for key in keys.iter() {
+            let command = || Some(command(key));
+            let asked = self.retry(None, key, &command, call, until, Caller::Waits);
+            replies.extend(asked.await?.map(|(reply, _)| reply));
+        }
+        Ok(replies)
+    }
+
+    /// Repeats a command after outages, until it has a reply or the time is over. Returns the reply
+    /// and when the command was sent, or `None` if there is no command any more.
+    pub(crate) async fn retry(
+        &self,
+        tie: Option<&Tie>,
+        key: &[u8],
+        command: &(dyn Fn() -> Option<Cmd> + Sync),
+        call: &mut Call,
+        until: Instant,
+        caller: Caller,
+    ) -> Result<Option<(Value, Instant)>, Failure> {
+        let (mut pauses, mut cause) = (Pauses::new(), None);
+        loop {
+            let asked_at = Instant::now();
+            let Some(command) = command() else {
+                return Ok(None);
+            };
+            let lane = tie.map_or(Lane::Shared, Lane::Tied);
+            let end = until.min(asked_at + self.attempt());
+            let failure = match self.ask(lane, key, &command, call, end).await {
+                Ok(reply) => return Ok(Some((reply, asked_at))),
+                Err(failure) if failure.is_outage() => failure,
+                Err(failure) => return Err(failure),
+            };
+            // A last try that had little time says nothing about the cause.
+            let has_time = until.saturating_duration_since(asked_at) > FIRST_PAUSE;
+            let latest = match cause {
+                Some(earlier) if !has_time => earlier,
+                _ => failure,
+            };
+            if caller == Caller::HasLeft {
+                self.report(key, &latest);
+            }
+            if !pauses.pause(until).await {
+                return Err(latest);
+            }
+            cause = Some(latest);
+        }
+    }
+
+    /// Tells the observer of an outage, once until the server replies again.
+    pub(crate) fn report(&self, key: &[u8], failure: &Failure) {
+        let mut known = self.known_outage.lock();
+        if known.as_ref().is_some_and(|(_, at)| at.elapsed() < OUTAGE) {
+            return;
+        }
+        *known = Some((key.to_vec(), Instant::now()));
+        self.has_outage.store(true, Ordering::Release);
+        drop(known);
+        self.unavailable(&Error::from(failure.clone()));
+    }
+
+    pub(crate) fn unavailable(&self, error: &Error) {
+        tell(|| self.observer.unavailable(error));
+    }
+
+    /// Notes that the server of a key replies. In a cluster another server may still be down.
+    fn replied(&self, key: &[u8]) {
+        if !self.has_outage.load(Ordering::Acquire) {
+            return;
+        }
+        let is_cluster = self.connections.servers.is_cluster();
+        let mut known = self.known_outage.lock();
+        known.take_if(|(of, _)| !is_cluster || of == key);
+        self.has_outage.store(known.is_some(), Ordering::Release);
     }
 }
 
-fn not_ours() -> RedisError {
-    let said = "not an answer of the redis-lock module";
-    (ErrorKind::UnexpectedReturnType, said).into()
-}
-
-/// Returns milliseconds, rounded up because a time must not end early.
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+/// Keeps the connection of a command that got its reply.
+fn keep(lane: &mut Lane<'_>, link: Link) {
+    match lane {
+        Lane::Shared => {}
+        Lane::Own(slot) => **slot = Some(link),
+        Lane::Tied(tie) => tie.replied(&link),
+    }
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use redis::{make_extension_error, ErrorKind, RedisError};
-use tokio::time::Instant;
 
 /// The error of a call on a lock.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -17,9 +16,12 @@ pub enum Error {
         /// The rule that the argument breaks.
         reason: String,
     },
-    /// The wait option of the lock ended while someone else held the lock.
-    #[error("the lock was not acquired within {0:?}")]
-    NotAcquired(Duration),
+    /// The wait of a guarded block ended while another client held the lock.
+    #[error("somebody else had the lock all the time")]
+    NotAcquired,
+    /// The lock was lost before its release.
+    #[error("the lock was lost before it was released")]
+    LockLost,
     /// The wait was cancelled, by `cancel` or by another client's LOCK.CANCEL.
     #[error("the wait for the lock was cancelled")]
     Cancelled,
@@ -61,96 +63,115 @@ impl Error {
 pub(crate) enum Failure {
     /// Sending the command again can help.
     Outage(Outage),
-    /// The key is at another node, to which the command goes at once.
-    Moved(Redirect),
     /// Sending the command again can't help.
     Final(Error),
 }
 
-/// A server that doesn't answer, or can't serve locks at the moment.
+/// A server that doesn't reply, or can't serve locks at the moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     text: String,
     cause: Option<RedisError>,
-    /// True if the command was sent and not refused, so it may have run.
-    pub(crate) may_have_run: bool,
-}
-
-/// The address of a node, as the error of another node names it.
-#[derive(Clone, Debug)]
-pub(crate) struct Redirect {
-    pub(crate) address: String,
-    /// True if only this command is to go there (ASK).
-    pub(crate) once: bool,
-}
-
-impl Outage {
-    pub(crate) fn new(text: String) -> Outage {
-        Outage {
-            text,
-            cause: None,
-            may_have_run: false,
-        }
-    }
-
-    pub(crate) fn no_answer(server: &str, within: Duration) -> Outage {
-        Outage::new(format!(
-            "no answer from the server {server} within {}",
-            shown(within)
-        ))
-    }
-
-    /// Returns the outage of a command that was sent.
-    pub(crate) fn after_sending(self) -> Outage {
-        Outage {
-            may_have_run: true,
-            ..self
-        }
-    }
-
-    /// Returns the error for the caller, with more words at its end.
-    pub(crate) fn error(&self, more: &str) -> Error {
-        Error::Unavailable {
-            text: format!("{}{more}", self.text),
-            cause: self.cause.clone(),
-        }
-    }
+    /// True if no reply came in time, and false if something failed.
+    pub(crate) is_late: bool,
 }
 
 impl Failure {
-    /// Classifies an error of a server. `token` is removed from the texts.
-    pub(crate) fn of(error: RedisError, server: &str, token: &[u8]) -> Failure {
-        let detail = error.detail().unwrap_or_default();
-        let code = error.code().unwrap_or_default();
-        if let Some((address, _)) = error.redirect_node() {
-            return Failure::Moved(Redirect {
-                address: address.to_owned(),
-                once: code == "ASK",
-            });
-        }
-        let is_outage = match code {
-            "LOADING" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "OOM"
-            | "MISCONF" | "BUSY" => true,
-            "UNBLOCKED" => detail.contains("instance state changed"),
-            "ERR" => detail.contains("max number of clients"),
-            _ => matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse),
-        };
-        if is_outage {
-            let text = format!("{server}: {}", words(&error));
-            return Failure::Outage(Outage {
-                text,
-                cause: Some(error),
-                may_have_run: false,
-            });
-        }
-        Failure::Final(match code {
-            "UNBLOCKED" if detail.contains("LOCK.CANCEL") => Error::Cancelled,
-            "DEADLOCK" => Error::Deadlock(detail.to_owned()),
-            "NOREPLICAS" => Error::NotReplicated(detail.to_owned()),
-            _ if detail.contains("unknown command") => Error::ModuleMissing,
-            _ => Error::Redis(without(token, error)),
+    /// Returns the outage of a command that got no reply in time.
+    pub(crate) fn late(server: &str, within: Duration) -> Failure {
+        Failure::Outage(Outage {
+            text: format!("no answer from {server} within {}", shown(within)),
+            cause: None,
+            is_late: true,
         })
     }
+
+    pub(crate) fn outage(text: String) -> Failure {
+        Failure::Outage(Outage {
+            text,
+            cause: None,
+            is_late: false,
+        })
+    }
+
+    /// Classifies an error of a server. `token` is removed from the texts.
+    pub(crate) fn of(error: RedisError, server: &str, token: &[u8]) -> Failure {
+        if is_outage(&error) && !is_refused_by_all(&error) {
+            return Failure::Outage(Outage {
+                text: format!("{server}: {}", words(&error)),
+                is_late: error.is_timeout(),
+                cause: Some(error),
+            });
+        }
+        let error = match is_refused_by_all(&error) {
+            true => (ErrorKind::AuthenticationFailed, REFUSAL).into(),
+            false => without(token, error),
+        };
+        let detail = || error.detail().unwrap_or_default().to_owned();
+        Failure::Final(match error.code() {
+            Some("UNBLOCKED") => Error::Cancelled,
+            Some("DEADLOCK") => Error::Deadlock(detail()),
+            Some("NOREPLICAS") => Error::NotReplicated(detail()),
+            Some("ERR") if is_unknown_lock_command(&error) => Error::ModuleMissing,
+            _ => Error::Redis(error),
+        })
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self, Failure::Outage(outage) if outage.is_late)
+    }
+
+    pub(crate) fn is_outage(&self) -> bool {
+        matches!(self, Failure::Outage(_))
+    }
+
+    pub(crate) fn is_not_replicated(&self) -> bool {
+        matches!(self, Failure::Final(Error::NotReplicated(_)))
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Outage(Outage { text, cause, .. }) => Error::Unavailable { text, cause },
+            Failure::Final(error) => error,
+        }
+    }
+}
+
+/// Returns true if the same command may succeed later, or at another server.
+fn is_outage(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    match error.code() {
+        Some(
+            "LOADING" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK"
+            | "OOM" | "MISCONF" | "BUSY",
+        ) => true,
+        Some("UNBLOCKED") => detail.contains("instance state changed"),
+        Some("ERR") => detail.contains("max number of clients"),
+        Some(_) => false,
+        None => matches!(
+            error.kind(),
+            ErrorKind::Io
+                | ErrorKind::Parse
+                | ErrorKind::ClusterConnectionNotFound
+                | ErrorKind::MasterNameNotFoundBySentinel
+        ),
+    }
+}
+
+/// The text of the redis crate for a refused user or password.
+const REFUSAL: &str = "Password authentication failed";
+
+/// Returns true if no node of a cluster can be used because they refuse the user or the password.
+fn is_refused_by_all(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    error.kind() == ErrorKind::Io && ["NOAUTH", REFUSAL].iter().any(|it| detail.contains(it))
+}
+
+fn is_unknown_lock_command(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default().to_ascii_lowercase();
+    detail.starts_with("unknown command 'lock.")
 }
 
 /// Returns the cause of an outage in words.
@@ -158,7 +179,8 @@ fn words(error: &RedisError) -> String {
     if error.is_connection_refusal() {
         return "connection refused".to_owned();
     }
-    if error.is_connection_dropped() {
+    if error.is_connection_dropped() && error.detail().is_none() || error.kind() == ErrorKind::Parse
+    {
         return "the connection was lost".to_owned();
     }
     match (error.code(), error.detail()) {
@@ -194,26 +216,6 @@ pub(crate) fn shown(duration: Duration) -> String {
     }
 }
 
-/// The pause between failed tries, which doubles up to a limit.
-pub(crate) struct Backoff(Duration);
-
-impl Backoff {
-    const FIRST: Duration = Duration::from_millis(50);
-    const LONGEST: Duration = Duration::from_secs(1);
-
-    pub(crate) fn new() -> Backoff {
-        Backoff(Backoff::FIRST)
-    }
-
-    /// Returns the time of the next try after one that began at `began`. A try that has taken longer
-    /// than the pause needs none.
-    pub(crate) fn next(&mut self, began: Instant) -> Instant {
-        let at = Instant::now().max(began + self.0);
-        self.0 = (self.0 * 2).min(Backoff::LONGEST);
-        at
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,19 +224,6 @@ mod tests {
         let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
         let error = reply.and_then(redis::Value::extract_error);
         Failure::of(error.expect_err("an error"), "server", b"secret")
-    }
-
-    #[test]
-    fn pauses_double_up_to_a_second() {
-        let mut backoff = Backoff::new();
-        for expected_ms in [50, 100, 200, 400, 800, 1000, 1000] {
-            let began = Instant::now();
-            let pause = backoff.next(began) - began;
-            let expected = Duration::from_millis(expected_ms);
-            assert!(pause >= expected && pause < expected * 2, "{pause:?}");
-        }
-        let long_ago = Instant::now() - Duration::from_secs(2);
-        assert!(backoff.next(long_ago) <= Instant::now());
     }
 
     #[test]
@@ -254,7 +243,6 @@ mod tests {
             assert!(matches!(failure(line), Failure::Outage(_)), "{line}");
         }
         for line in [
-            "UNBLOCKED a newer connection took over",
             "WRONGTYPE Operation",
             "NOPERM this user has no permissions",
             "MAXWAITERS too many",
@@ -296,9 +284,9 @@ mod tests {
 
     #[test]
     fn an_outage_has_its_cause_in_words() {
-        let text = |failure| match failure {
-            Failure::Outage(outage) => outage.error("").to_string(),
-            other => panic!("{other:?}"),
+        let text = |failure: Failure| match failure {
+            Failure::Outage(_) => Error::from(failure).to_string(),
+            Failure::Final(error) => panic!("{error:?}"),
         };
         let of = |kind: std::io::ErrorKind| {
             text(Failure::of(

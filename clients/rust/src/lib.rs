@@ -1,30 +1,35 @@
 //! Distributed locks of the redis-lock module, for programs that use the [`redis`] crate.
 //!
-//! [`Locks`] is for threads, [`aio::Locks`] for tokio. Both have the same calls: a `Lock` is a handle,
-//! whose `acquire` returns a `Guard`. The lease is renewed while the lock is held. A guard that goes
-//! out of scope releases it.
+//! [`Locks`] is for threads, [`aio::Locks`] for tokio. Both have the same calls: a `Lock` is a
+//! recipe without state, and each acquire returns a `Grant`, which owns the lock. The lease is
+//! renewed while the grant is held. A grant that goes out of scope is released.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acquire;
 pub mod aio;
+mod background;
 mod commands;
 mod connections;
 mod core;
+mod crowd;
 mod error;
-mod grant;
+mod facts;
+mod hold;
 mod mutex;
 mod observer;
 mod options;
-mod owner;
+mod recipe;
 mod servers;
 mod sync;
+mod tie;
 
 pub use error::Error;
 pub use observer::{Observer, Outcome, Subject};
 pub use options::{Keys, Options};
 /// The `redis` crate, in the version that this crate uses.
 pub use redis;
-pub use servers::{Config, Connector, Stream};
-pub use sync::{Guard, Lock, Locks};
+pub use servers::{Config, Opener};
+pub use sync::{Cancel, Grant, Lock, Locks};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -1,9 +1,6 @@
-//! The events of locks that a program hears of, besides the results of its calls.
+//! Observers, and the calls of the program's functions.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::mpsc::{self, Sender};
-use std::sync::OnceLock;
-use std::thread;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -22,44 +19,38 @@ pub enum Outcome {
     Failed,
 }
 
-/// The lock that an observer hears of.
+/// The lock, or the grant, that an observer hears of.
+#[derive(Debug)]
+#[non_exhaustive]
 pub struct Subject<'a> {
-    pub(crate) keys: &'a Keys,
-    pub(crate) token: &'a [u8],
+    /// The number of the lock, as its `id` returns it.
+    pub lock_id: u64,
+    /// The keys of the lock.
+    pub keys: &'a Keys,
+    /// The fencing token of the grant. `None` if there is no grant.
+    pub fence: Option<i64>,
 }
 
-impl Subject<'_> {
-    /// Returns the keys of the lock.
-    pub fn keys(&self) -> &Keys {
-        self.keys
-    }
-
-    /// Returns the owner's token, which gives control of the lock: keep it out of logs.
-    pub fn token(&self) -> &[u8] {
-        self.token
-    }
-}
-
-/// An observer of all locks of a `Locks`. Its methods run one after the other, in a thread for
-/// callbacks.
+/// An observer of all locks of a `Locks`. A method must return quickly, because it runs in the
+/// thread or task that met the event. If a method panics, the library logs that and goes on.
 pub trait Observer: Send + Sync {
-    /// An acquire that didn't get the lock at once has ended.
+    /// Called after an acquire that didn't get the lock at once.
     fn waited(&self, lock: &Subject<'_>, waited: Duration, outcome: Outcome) {
         let _ = (lock, waited, outcome);
     }
 
-    /// A lock was granted.
-    fn granted(&self, lock: &Subject<'_>) {
-        let _ = lock;
+    /// Called after each grant.
+    fn granted(&self, grant: &Subject<'_>) {
+        let _ = grant;
     }
 
-    /// A lock was lost while it was held. Logs a warning by default.
-    fn lost(&self, lock: &Subject<'_>) {
-        log::warn!("the lock {} was lost", lock.keys);
+    /// Called once for each loss. Logs a warning by default.
+    fn lost(&self, grant: &Subject<'_>) {
+        log::warn!("the lock {} was lost", grant.keys);
     }
 
-    /// No server answers a call that waits for ever, or goes on without its caller. Called once for
-    /// each outage of such a call. Logs a warning by default.
+    /// Called once for each outage that ends no call: while a call waits without a limit, or in the
+    /// background. Logs a warning by default.
     fn unavailable(&self, error: &Error) {
         log::warn!("{error}");
     }
@@ -70,26 +61,9 @@ pub(crate) struct Log;
 
 impl Observer for Log {}
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// A thread for callbacks, which starts with the first one. So a slow callback delays no renewal.
-#[derive(Default)]
-pub(crate) struct Callbacks(OnceLock<Sender<Job>>);
-
-impl Callbacks {
-    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
-        let sender = self.0.get_or_init(|| {
-            let (sender, jobs) = mpsc::channel::<Job>();
-            let run = move || {
-                for job in jobs {
-                    // A callback that panics must not end the others.
-                    let _ = catch_unwind(AssertUnwindSafe(job));
-                }
-            };
-            // Without a thread, nobody hears of anything.
-            let _ = thread::Builder::new().name("redis-lock".into()).spawn(run);
-            sender
-        });
-        let _ = sender.send(Box::new(job));
+/// Calls a function of the program. Logs its panic.
+pub(crate) fn tell(hook: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+        log::error!("a hook panicked");
     }
 }

@@ -1,93 +1,55 @@
-//! The servers of a program's locks, and the server that has a key now.
+//! The program's client, and connections that it opens.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use futures_util::StreamExt;
-use redis::aio::AsyncStream;
-use redis::cluster_routing::Slot;
-use redis::{from_redis_value, Client, Cmd, ConnectionAddr, ConnectionInfo, Value};
-use tokio::time::{timeout, Instant};
+use redis::aio::MultiplexedConnection;
+use redis::cluster::{ClusterClient, ClusterConfig};
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, Slot, SlotAddr};
+use redis::sentinel::SentinelClient;
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
 
-use crate::connections::Connection;
-use crate::error::{Error, Failure, Outage};
-use crate::observer::Observer;
+use crate::error::Error;
+use crate::observer::{Log, Observer};
 use crate::options;
 
-/// The time that slower sentinels get once one has answered. Another one may know of a newer
-/// primary.
-const SENTINELS_WITHIN: Duration = Duration::from_millis(100);
+/// The usual time in which a connection opens, with all messages that this takes.
+const TIME_TO_CONNECT: Duration = Duration::from_secs(1);
 
-/// The servers of a `Locks`, and its settings. `Client::open(url)?.into()` is one server.
+/// The longest time for which a command to a node of a cluster blocks.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+/// The client of a `Locks`, and its settings. `Client::open(url)?.into()` is one server; a
+/// `ClusterClient` is a cluster, and a `SentinelClient` the primary that its sentinels know.
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is passed to `Locks::new`"]
 pub struct Config {
-    kind: Kind,
+    pub(crate) servers: Servers,
     pub(crate) command_timeout: Duration,
-    /// `None` only logs.
-    pub(crate) observer: Option<Arc<dyn Observer>>,
-    /// `None` connects as the redis crate does.
-    pub(crate) connector: Option<Connector>,
-}
-
-/// A connection to a server, before anything was sent.
-pub type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
-
-/// A function that connects to a server.
-pub type Connector =
-    Arc<dyn Fn(&ConnectionAddr) -> BoxFuture<'static, io::Result<Stream>> + Send + Sync>;
-
-#[derive(Clone)]
-enum Kind {
-    One(ConnectionInfo),
-    Sentinel {
-        name: String,
-        sentinels: Vec<ConnectionInfo>,
-        primary: ConnectionInfo,
-    },
-    Cluster(Vec<ConnectionInfo>),
-}
-
-impl From<Client> for Config {
-    fn from(client: Client) -> Config {
-        Config::of(Kind::One(client.get_connection_info().clone()))
-    }
+    pub(crate) observer: Arc<dyn Observer>,
 }
 
 impl Config {
-    fn of(kind: Kind) -> Config {
+    fn of(servers: Servers) -> Config {
         Config {
-            kind,
+            servers,
             command_timeout: Duration::from_secs(1),
-            observer: None,
-            connector: None,
+            observer: Arc::new(Log),
         }
     }
 
-    /// Returns the primary that the sentinels know by this name. `primary` has its user, password,
-    /// database and TLS settings; its address isn't used.
-    pub fn sentinel(
-        sentinels: impl IntoIterator<Item = Client>,
-        name: impl Into<String>,
-        primary: Client,
-    ) -> Config {
-        Config::of(Kind::Sentinel {
-            name: name.into(),
-            sentinels: infos(sentinels),
-            primary: primary.get_connection_info().clone(),
-        })
-    }
-
-    /// Returns the cluster of these nodes. The other nodes are found, and have the same user,
-    /// password and TLS settings.
-    pub fn cluster(nodes: impl IntoIterator<Item = Client>) -> Config {
-        Config::of(Kind::Cluster(infos(nodes)))
+    /// Returns the server to which a function connects, for example with TLS settings that the redis
+    /// crate doesn't have. `name` is the server's name in errors.
+    pub fn opened_by(name: impl Into<String>, open: Opener) -> Config {
+        let name = name.into();
+        Config::of(Servers::Opened { name, open })
     }
 
     /// Sets the longest time of every call that doesn't wait for a lock, 1 s by default. It includes
@@ -100,251 +62,132 @@ impl Config {
 
     /// Sets an observer of all locks.
     pub fn observer(mut self, observer: impl Observer + 'static) -> Config {
-        self.observer = Some(Arc::new(observer));
+        self.observer = Arc::new(observer);
         self
     }
 }
 
-impl Config {
-    /// Sets how all connections are opened, for example with TLS settings that the redis crate
-    /// doesn't have.
-    pub fn connector(mut self, connector: Connector) -> Config {
-        self.connector = Some(connector);
-        self
+/// A function that opens connections.
+pub type Opener =
+    Arc<dyn Fn() -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync>;
+
+impl From<Client> for Config {
+    fn from(client: Client) -> Config {
+        Config::of(Servers::One(client))
+    }
+}
+
+impl From<ClusterClient> for Config {
+    fn from(client: ClusterClient) -> Config {
+        Config::of(Servers::Cluster(Box::new(client)))
+    }
+}
+
+impl From<SentinelClient> for Config {
+    fn from(client: SentinelClient) -> Config {
+        Config::of(Servers::Sentinel(Arc::new(Mutex::new(client))))
     }
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the servers' settings, which have passwords.
+        // Without the clients' settings, which have passwords.
         f.debug_struct("Config")
             .field("command_timeout", &self.command_timeout)
             .finish_non_exhaustive()
     }
 }
 
-fn infos(clients: impl IntoIterator<Item = Client>) -> Vec<ConnectionInfo> {
-    let infos = clients.into_iter();
-    infos.map(|it| it.get_connection_info().clone()).collect()
+/// The program's client.
+#[derive(Clone)]
+pub(crate) enum Servers {
+    One(Client),
+    Cluster(Box<ClusterClient>),
+    /// One task at a time asks the sentinels.
+    Sentinel(Arc<Mutex<SentinelClient>>),
+    Opened {
+        name: String,
+        open: Opener,
+    },
 }
 
-/// The servers that have the keys, as last learned.
-#[derive(Default)]
-pub(crate) struct Map {
-    /// The nodes of a cluster.
-    slots: HashMap<Slot, Arc<ConnectionInfo>>,
-    /// The server that has all other keys.
-    rest: Option<Arc<ConnectionInfo>>,
-    /// The configuration epoch of a primary of sentinels.
-    epoch: u64,
-}
-
-impl Map {
-    pub(crate) fn server(&self, slot: Slot) -> Option<&Arc<ConnectionInfo>> {
-        self.slots.get(&slot).or(self.rest.as_ref())
-    }
-
-    pub(crate) fn has(&self, server: &ConnectionAddr) -> bool {
-        let mut servers = self.slots.values().chain(&self.rest);
-        servers.any(|it| it.addr() == server)
-    }
-
-    /// Returns the map after a MOVED error.
-    pub(crate) fn moved(&self, slot: Slot, to: ConnectionInfo) -> Map {
-        let mut slots = self.slots.clone();
-        slots.insert(slot, Arc::new(to));
-        Map {
-            slots,
-            rest: self.rest.clone(),
-            epoch: self.epoch,
+impl Servers {
+    /// Opens a connection. `within` is the longest time of one command.
+    pub(crate) async fn open(&self, within: Duration) -> RedisResult<Wire> {
+        match self {
+            Servers::One(client) => one(client, within).await,
+            Servers::Opened { open, .. } => in_time(open(), within).await,
+            Servers::Sentinel(sentinels) => {
+                // The redis crate limits each of its steps.
+                let client = sentinels.lock().await.async_get_client().await?;
+                one(&client, within).await
+            }
+            Servers::Cluster(client) => {
+                // A node that is gone must not take the time of the others.
+                let config = ClusterConfig::new()
+                    .set_connection_timeout(within.min(TIME_TO_CONNECT))
+                    .set_response_timeout(2 * within + LONGEST_WAIT);
+                let opened = client.get_async_connection_with_config(config).await?;
+                Ok(Wire::Cluster(opened))
+            }
         }
-    }
-}
-
-impl Config {
-    pub(crate) fn has_sentinels(&self) -> bool {
-        matches!(self.kind, Kind::Sentinel { .. })
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.kind, Kind::Cluster(_))
+        matches!(self, Servers::Cluster(_))
     }
 
     /// Returns the servers' name for people.
     pub(crate) fn name(&self) -> String {
-        match &self.kind {
-            Kind::One(server) => server.addr().to_string(),
-            Kind::Sentinel { name, .. } => format!("{name} of the sentinels"),
-            Kind::Cluster(_) => "of the key in the cluster".to_owned(),
+        match self {
+            Servers::One(client) => client.get_connection_info().addr().to_string(),
+            Servers::Sentinel(_) => "the primary of the sentinels".to_owned(),
+            Servers::Cluster(_) => "the cluster".to_owned(),
+            Servers::Opened { name, .. } => name.clone(),
         }
-    }
-
-    /// Returns where the keys are now. `last` is what was known, and `suspect` the server that
-    /// didn't serve a key.
-    pub(crate) async fn look_up(
-        &self,
-        last: Option<Arc<Map>>,
-        suspect: Option<ConnectionAddr>,
-    ) -> Result<Arc<Map>, Failure> {
-        let map = match &self.kind {
-            Kind::One(server) => Map {
-                rest: Some(Arc::new(server.clone())),
-                ..Map::default()
-            },
-            Kind::Sentinel {
-                name,
-                sentinels,
-                primary,
-            } => {
-                let epoch = last.map_or(0, |last| last.epoch);
-                self.newest_primary(name, sentinels, primary, epoch).await?
-            }
-            Kind::Cluster(seeds) => self.slots(seeds, last, suspect).await?,
-        };
-        Ok(Arc::new(map))
-    }
-
-    /// Asks all sentinels, and believes the one with the newest configuration. None older than the
-    /// known one counts.
-    async fn newest_primary(
-        &self,
-        name: &str,
-        sentinels: &[ConnectionInfo],
-        primary: &ConnectionInfo,
-        known_epoch: u64,
-    ) -> Result<Map, Failure> {
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("MASTER").arg(name);
-        let asked = sentinels.iter().map(|it| self.ask_once(it, &command));
-        let mut answers: FuturesUnordered<_> = asked.collect();
-        let mut newest: Option<(u64, String)> = None;
-        let mut failure = None;
-        let mut end = Instant::now() + self.command_timeout;
-        while let Ok(Some(answer)) = tokio::time::timeout_at(end, answers.next()).await {
-            match answer.map(|answer| primary_of(answer, known_epoch)) {
-                Ok(Some(found)) => {
-                    newest = newest.max(Some(found));
-                    end = end.min(Instant::now() + SENTINELS_WITHIN);
-                }
-                Ok(None) => {}
-                Err(error) => failure = Some(error),
-            }
-        }
-        let Some((epoch, address)) = newest else {
-            let nobody = format!("no sentinel knows the primary {name}");
-            return Err(failure.unwrap_or(Failure::Outage(Outage::new(nobody))));
-        };
-        Ok(Map {
-            rest: Some(Arc::new(at(primary, &address))),
-            epoch,
-            ..Map::default()
-        })
-    }
-
-    /// Asks the nodes of a cluster, the suspect only if no other one answers.
-    async fn slots(
-        &self,
-        seeds: &[ConnectionInfo],
-        last: Option<Arc<Map>>,
-        suspect: Option<ConnectionAddr>,
-    ) -> Result<Map, Failure> {
-        let mut nodes: Vec<ConnectionInfo> = Vec::new();
-        let known = last.iter().flat_map(|last| last.slots.values());
-        for node in known.map(AsRef::as_ref).chain(seeds) {
-            if !nodes.iter().any(|it| it.addr() == node.addr()) {
-                nodes.push(node.clone());
-            }
-        }
-        let is_suspect = |node: &ConnectionInfo| Some(node.addr()) == suspect.as_ref();
-        let (suspects, others): (Vec<_>, Vec<_>) = nodes.into_iter().partition(is_suspect);
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("SLOTS");
-        let mut failure = Failure::Outage(Outage::new("no node of the cluster is known".into()));
-        for nodes in [others, suspects] {
-            let asked = nodes.iter().map(|node| {
-                let command = &command;
-                async move { Ok(slots_of(self.ask_once(node, command).await?, node)) }
-            });
-            let mut answers: FuturesUnordered<_> = asked.collect();
-            while let Some(answer) = answers.next().await {
-                match answer {
-                    Ok(slots) if !slots.is_empty() => {
-                        return Ok(Map {
-                            slots,
-                            ..Map::default()
-                        })
-                    }
-                    Ok(_) => {}
-                    Err(error) => failure = error,
-                }
-            }
-        }
-        Err(failure)
-    }
-
-    /// Sends a command over a new connection.
-    async fn ask_once(&self, server: &ConnectionInfo, command: &Cmd) -> Result<Value, Failure> {
-        let within = self.command_timeout / 2;
-        let end = Instant::now() + within;
-        let opened = timeout(
-            within,
-            Connection::open(server.clone(), self.connector.clone()),
-        )
-        .await;
-        let no_answer = Outage::no_answer(&server.addr().to_string(), within);
-        let connection = opened.unwrap_or(Err(Failure::Outage(no_answer)))?;
-        connection.ask(command, end, &[]).await
     }
 }
 
-/// Returns the epoch and address in the reply to SENTINEL MASTER, unless it is older than `epoch`.
-fn primary_of(answer: Value, epoch: u64) -> Option<(u64, String)> {
-    let fields: HashMap<String, String> = from_redis_value(answer).ok()?;
-    let own_epoch = fields.get("config-epoch")?.parse().ok()?;
-    let address = format!("{}:{}", fields.get("ip")?, fields.get("port")?);
-    (own_epoch >= epoch).then_some((own_epoch, address))
+async fn one(client: &Client, within: Duration) -> RedisResult<Wire> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
+    in_time(
+        client.get_multiplexed_async_connection_with_config(&config),
+        within,
+    )
+    .await
 }
 
-/// Returns the nodes in the reply of `node` to CLUSTER SLOTS.
-fn slots_of(answer: Value, node: &ConnectionInfo) -> HashMap<Slot, Arc<ConnectionInfo>> {
-    let ranges: Vec<Vec<Value>> = from_redis_value(answer).unwrap_or_default();
-    let mut slots = HashMap::new();
-    for range in ranges {
-        let [first, last, primary, ..] = range.as_slice() else {
-            continue;
-        };
-        let (Value::Int(first), Value::Int(last), Value::Array(primary)) = (first, last, primary)
-        else {
-            continue;
-        };
-        let [host, Value::Int(port), ..] = primary.as_slice() else {
-            continue;
-        };
-        let host: String = from_redis_value(host.clone()).unwrap_or_default();
-        let primary = Arc::new(at(node, &format!("{host}:{port}")));
-        let range = (*first..=*last).filter_map(|slot| Slot::new(u16::try_from(slot).ok()?));
-        slots.extend(range.map(|slot| (slot, Arc::clone(&primary))));
-    }
-    slots
+/// Connects to one server, which may be slower than a command may.
+async fn in_time(
+    opens: impl Future<Output = RedisResult<MultiplexedConnection>>,
+    within: Duration,
+) -> RedisResult<Wire> {
+    // A connection to a server that stood still may lead to one that is no primary any more.
+    let opened = timeout(within.max(TIME_TO_CONNECT), opens).await;
+    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+    opened.unwrap_or_else(late).map(Wire::One)
 }
 
-/// Returns the settings of a known server, with the address `host:port`. An empty host is the known
-/// server's own.
-pub(crate) fn at(known: &ConnectionInfo, address: &str) -> ConnectionInfo {
-    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-    let mut addr = known.addr().clone();
-    if let ConnectionAddr::Tcp(own, own_port)
-    | ConnectionAddr::TcpTls {
-        host: own,
-        port: own_port,
-        ..
-    } = &mut addr
-    {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        if !host.is_empty() && host != "?" {
-            *own = host.to_owned();
-        }
-        *own_port = port.parse().unwrap_or(*own_port);
+/// A connection of the redis crate. Clones share it, and it closes when the last one is dropped.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    One(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Wire {
+    /// Sends a command to the server of a key, and returns its reply.
+    pub(crate) async fn send(&mut self, key: &[u8], command: &Cmd) -> RedisResult<Value> {
+        let reply = match self {
+            Wire::One(connection) => connection.send_packed_command(command).await?,
+            Wire::Cluster(connection) => {
+                let route = Route::with_slot(Slot::for_key(key), SlotAddr::Master);
+                let node = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(route));
+                connection.route_command(command.clone(), node).await?
+            }
+        };
+        reply.extract_error()
     }
-    known.clone().set_addr(addr)
 }

@@ -1,22 +1,17 @@
-//! Locks for threads. The code for tokio does the work, in one background thread for each `Locks`, so
-//! that a call returns in time whatever a server does. Each wait has a connection to itself, for
-//! LOCK.WAIT.
+//! Locks for threads. A thread drives the runtime of its `Locks` while it waits for a call.
 
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
-use crate::core::{Core, Waits};
-use crate::error::Error;
-use crate::grant::Grant;
+use crate::background::{Background, Pump};
+use crate::core::Core;
+use crate::error::{Error, Failure};
+use crate::facts::facts;
+use crate::hold::{Hold, Phase};
 use crate::options::{Keys, Options};
-use crate::owner::Owner;
+use crate::recipe::Recipe;
 use crate::servers::Config;
 
 /// The locks of a program, for threads. Clones are cheap and share their connections.
@@ -26,252 +21,263 @@ use crate::servers::Config;
 /// use redis_lock_client::Locks;
 ///
 /// let locks = Locks::new(redis::Client::open("redis://127.0.0.1/")?);
-/// let guard = locks.acquire("orders:42")?;
-/// println!("fence {}", guard.fence());
-/// guard.release()?;
+/// let lock = locks.lock("orders:42")?;
+/// if let Some(grant) = lock.acquire(None)? {
+///     println!("fence {}", grant.fence());
+///     grant.release()?;
+/// }
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Locks {
     core: Arc<Core>,
-    background: Arc<Background>,
+    pump: Arc<OnceLock<Arc<Pump>>>,
 }
 
-/// A handle of a lock. It protects nothing until it is acquired.
-///
-/// A handle and its clones are one owner: if it is acquired, a second acquire waits for the release,
-/// in order, as at a mutex.
-#[derive(Clone, Debug)]
-#[must_use = "a handle protects nothing until it is acquired"]
+/// A lock: keys and options. It has no state, so all threads may share it.
+#[derive(Clone)]
+#[must_use = "a lock protects nothing until it is acquired"]
 pub struct Lock {
-    owner: Arc<Owner>,
-    background: Arc<Background>,
+    locks: Locks,
+    recipe: Arc<Recipe>,
 }
 
-/// A held lock. When the guard goes out of scope, the lock is released. That takes the command
-/// timeout at most, and then goes on in the background.
-#[derive(Debug)]
+/// A grant of a lock. Whoever has it may extend or release it, in any thread.
+///
+/// When it goes out of scope, the lock is released. That takes the command timeout at most, and
+/// then goes on in the background.
 #[must_use = "the lock is released at once if this isn't kept"]
-pub struct Guard {
-    owner: Arc<Owner>,
-    background: Arc<Background>,
-    grant: Arc<Grant>,
-    is_released: bool,
+pub struct Grant {
+    hold: Arc<Hold>,
+    pump: Arc<Pump>,
+}
+
+/// A switch that ends waits from another thread. Its clones are the same switch.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<watch::Sender<bool>>);
+
+impl Cancel {
+    /// Makes a switch that is off.
+    pub fn new() -> Cancel {
+        Cancel::default()
+    }
+
+    /// Ends the waits that have this switch, now and later: they fail with [`Error::Cancelled`].
+    pub fn cancel(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn is_on(&self) {
+        // It can't fail, because the sender is in `self`.
+        let _ = self.0.subscribe().wait_for(|is_on| *is_on).await;
+    }
 }
 
 impl Locks {
-    /// Makes locks, which connect when they are needed, and starts their background thread.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the system has no thread or descriptor left.
+    /// Makes locks, which connect when they are needed.
     pub fn new(servers: impl Into<Config>) -> Locks {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a descriptor for the background thread");
-        let handle = runtime.handle().clone();
-        let core = Arc::new(Core::new(servers.into(), handle.clone(), Waits::Blocked));
-        let (stop, stopped) = oneshot::channel::<()>();
-        let settled = core.settled();
-        let serve = move || {
-            runtime.block_on(async {
-                let _ = stopped.await;
-                settled.await;
-            });
-        };
-        let thread = thread::Builder::new()
-            .name("redis-lock".into())
-            .spawn(serve);
-        drop(thread.expect("the background thread"));
         Locks {
-            core,
-            background: Arc::new(Background {
-                handle,
-                _stop: stop,
-            }),
+            core: Core::new(servers.into()),
+            pump: Arc::default(),
         }
     }
 
-    /// Returns a handle of an exclusive lock on a key, or on several keys at once.
-    pub fn handle(&self, keys: impl Into<Keys>) -> Result<Lock, Error> {
-        self.handle_with(keys, Options::new())
+    /// Returns an exclusive lock on a key, or on several keys at once.
+    pub fn lock(&self, keys: impl Into<Keys>) -> Result<Lock, Error> {
+        self.lock_with(keys, Options::new())
     }
 
-    /// Returns a handle of a lock with these options.
-    pub fn handle_with(&self, keys: impl Into<Keys>, options: Options) -> Result<Lock, Error> {
-        let owner = Owner::new(Arc::clone(&self.core), keys.into(), options)?;
+    /// Returns a lock with these options.
+    pub fn lock_with(&self, keys: impl Into<Keys>, options: Options) -> Result<Lock, Error> {
         Ok(Lock {
-            owner: Arc::new(owner),
-            background: Arc::clone(&self.background),
+            locks: self.clone(),
+            recipe: Arc::new(Recipe::new(keys.into(), options)?),
         })
     }
 
-    /// Waits for an exclusive lock, for ever.
-    pub fn acquire(&self, keys: impl Into<Keys>) -> Result<Guard, Error> {
-        self.handle(keys)?.acquire()
+    /// Returns a grant that another process acquired and detached, or `None` if it has ended.
+    pub fn adopt(
+        &self,
+        keys: impl Into<Keys>,
+        token: impl Into<Vec<u8>>,
+        fence: i64,
+        options: Options,
+    ) -> Result<Option<Grant>, Error> {
+        let (lock, pump) = (self.lock_with(keys, options)?, self.pump()?);
+        let background = Background::Threads(Arc::clone(&pump));
+        let adopted = self
+            .core
+            .adopt(&lock.recipe, token.into(), fence, background);
+        let hold = pump.run(adopted)?;
+        Ok(hold.map(|hold| Grant { hold, pump }))
     }
 
-    /// Releases everything that these locks hold. Returns how many locks were still held.
+    /// Returns the result of `read`, or if that is `None` of `compute`: one caller computes at a
+    /// time. The others wait, and then read all at once. So `compute` must store its result where
+    /// `read` finds it.
+    pub fn once<T, E: From<Error>>(
+        &self,
+        keys: impl Into<Keys>,
+        options: Options,
+        read: impl Fn() -> Result<Option<T>, E>,
+        compute: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let keys = keys.into();
+        let lock = self.lock_with(keys.clone(), options.clone())?;
+        let readers = self.lock_with(keys, options.shared())?;
+        if let Some(result) = read()? {
+            return Ok(result);
+        }
+        let mut grant = lock.try_acquire()?;
+        if grant.is_none() {
+            if let Some(result) = readers.with(|_| read())? {
+                return Ok(result);
+            }
+            // The caller that computed failed, so the others take turns.
+            grant = lock.acquire(None)?;
+        }
+        grant.ok_or(Error::NotAcquired)?.with(|_| match read()? {
+            Some(result) => Ok(result),
+            None => compute(),
+        })
+    }
+
+    /// Releases all grants of these locks. Returns how many still held.
     pub fn release_all(&self) -> Result<usize, Error> {
-        self.background.wait(self.core.release_all())
+        self.pump()?.run(self.core.release_all())
     }
 
-    /// Returns when the work that calls have left to the background is done. If the program ends
-    /// before that, those locks end with their leases.
-    pub fn settled(&self) {
-        self.background.wait(self.core.settled());
+    /// Returns when the cleanups that calls left to the background are done. If the program ends
+    /// before that, the server ends what is left with its lease.
+    pub fn settled(&self) -> Result<(), Error> {
+        self.pump()?.run(self.core.settled());
+        Ok(())
+    }
+
+    fn pump(&self) -> Result<Arc<Pump>, Error> {
+        if let Some(pump) = self.pump.get() {
+            return Ok(Arc::clone(pump));
+        }
+        let core: Weak<Core> = Arc::downgrade(&self.core);
+        let look = move || core.upgrade().and_then(|core| core.look());
+        let pump = Pump::new(Box::new(look));
+        let pump = pump.map_err(|error| Error::from(Failure::outage(error.to_string())))?;
+        Ok(Arc::clone(self.pump.get_or_init(|| Arc::new(pump))))
     }
 }
 
 impl Lock {
-    /// Waits for the lock, for ever or as long as the option `wait` says.
-    pub fn acquire(&self) -> Result<Guard, Error> {
-        Ok(self.guard(self.background.wait(self.owner.acquire())?))
-    }
-
-    /// Waits for the lock for at most `wait`. Returns `None` if someone else has it then.
-    pub fn acquire_within(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        let grant = self
-            .background
-            .wait(self.owner.acquire_within(Some(wait)))?;
-        Ok(grant.map(|grant| self.guard(grant)))
+    /// Returns a grant, or `None` if another client has the lock until the limit is over. `None`
+    /// waits as long as the option `wait` says, for ever by default.
+    pub fn acquire(&self, limit: impl Into<Option<Duration>>) -> Result<Option<Grant>, Error> {
+        self.acquire_unless(limit, &Cancel::new())
     }
 
     /// Acquires the lock if it is free. Returns `None` if it isn't.
-    pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
-        self.acquire_within(Duration::ZERO)
+    pub fn try_acquire(&self) -> Result<Option<Grant>, Error> {
+        self.acquire(Duration::ZERO)
     }
 
-    /// Cancels the acquires of this handle that are in progress: they fail with
-    /// [`Error::Cancelled`]. Returns false if there are none.
-    pub fn cancel(&self) -> bool {
-        self.owner.cancel()
+    /// Does what `acquire` does, and fails with [`Error::Cancelled`] once the switch is on.
+    pub fn acquire_unless(
+        &self,
+        limit: impl Into<Option<Duration>>,
+        cancel: &Cancel,
+    ) -> Result<Option<Grant>, Error> {
+        let pump = self.locks.pump()?;
+        let background = Background::Threads(Arc::clone(&pump));
+        let acquire = self
+            .locks
+            .core
+            .acquire(&self.recipe, limit.into(), background);
+        let hold = pump.run(async {
+            tokio::select! {
+                biased;
+                acquired = acquire => acquired,
+                () = cancel.is_on() => Err(Error::Cancelled),
+            }
+        })?;
+        Ok(hold.map(|hold| Grant { hold, pump }))
     }
 
-    /// Returns the keys.
-    pub fn keys(&self) -> &Keys {
-        &self.owner.commands.keys
+    /// Acquires the lock as `acquire(None)` does, and calls a function with the grant. Releases the
+    /// lock after that.
+    ///
+    /// Returns the function's error if it fails, and otherwise [`Error::LockLost`] if the lock was
+    /// lost. If only the release finds no server, the observer hears of it.
+    pub fn with<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&Grant) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.acquire(None)?.ok_or(Error::NotAcquired)?.with(body)
     }
 
-    /// Returns the token of the latest acquire, which gives control of the lock: keep it out of logs.
-    pub fn token(&self) -> Vec<u8> {
-        self.owner.token()
-    }
-
-    /// Returns the fence of the latest grant, also after its end. `None` before the first grant.
-    pub fn fence(&self) -> Option<i64> {
-        self.owner.fence()
-    }
-
-    /// Returns the remaining lease on the server, or zero if the lock isn't held.
-    pub fn left(&self) -> Result<Duration, Error> {
-        self.background.wait(self.owner.left(&self.owner.token()))
-    }
-
-    /// Asks the server whether this handle holds its keys now.
-    pub fn owned(&self) -> Result<bool, Error> {
-        Ok(!self.left()?.is_zero())
-    }
-
-    fn guard(&self, grant: Arc<Grant>) -> Guard {
-        Guard {
-            owner: Arc::clone(&self.owner),
-            background: Arc::clone(&self.background),
-            grant,
-            is_released: false,
-        }
+    /// Returns true if any client holds one of the keys.
+    pub fn locked(&self) -> Result<bool, Error> {
+        let pump = self.locks.pump()?;
+        let background = Background::Threads(Arc::clone(&pump));
+        pump.run(self.locks.core.is_locked(&self.recipe, background))
     }
 }
 
-impl Guard {
-    /// Returns the fence of this grant, which is greater than the fence of every earlier grant. The
-    /// guarded resource compares it.
-    pub fn fence(&self) -> i64 {
-        self.grant.fence
-    }
+facts!(Locks, Lock, Grant);
 
-    /// Returns the owner's token, which gives control of the lock: keep it out of logs.
-    pub fn token(&self) -> &[u8] {
-        &self.grant.token
-    }
-
-    /// Returns true if the lock was lost: the server said so, or the lease has ended on the local
-    /// monotonic clock.
-    pub fn is_lost(&self) -> bool {
-        self.grant.is_lost()
-    }
-
-    /// Returns the remaining lease on the server, or zero if the lock isn't held.
-    pub fn left(&self) -> Result<Duration, Error> {
-        self.background.wait(self.owner.left(&self.grant.token))
-    }
-
-    /// Asks the server whether the lock is held now.
+impl Grant {
+    /// Asks the server whether this grant holds all its keys.
     pub fn owned(&self) -> Result<bool, Error> {
-        Ok(!self.left()?.is_zero())
+        self.pump.run(self.hold.is_owned())
     }
 
-    /// Sets the lease, which counts from now and is used by later renewals too. Returns `false` if
-    /// the lock is lost. After an error, the old lease and its renewal go on.
+    /// Lets the lease end after `lease` from now, or later. Later renewals use it, too. Returns
+    /// `false` if the lock was lost. After an error, the old lease and its renewal go on.
     pub fn extend(&self, lease: Duration) -> Result<bool, Error> {
-        self.background.wait(self.owner.extend(&self.grant, lease))
+        self.pump.run(self.hold.extend(lease))
     }
 
     /// Releases the lock. Returns `false` if it had been lost. After [`Error::Unavailable`], the
     /// release goes on in the background, until the lease ends.
-    pub fn release(mut self) -> Result<bool, Error> {
-        self.is_released = true;
-        self.background.wait(self.owner.release(&self.grant))
+    pub fn release(self) -> Result<bool, Error> {
+        self.pump.run(self.hold.release(self.hold.release_ends()))
     }
 
-    /// Sets a last lease of `rest`, at whose end the lock is released. Nothing renews it any more,
-    /// and a session no longer ends it. Returns `false` if the lock had been lost. If `rest` is
-    /// longer than 2^53 - 1 ms, it is refused, and the lock is released at once.
-    ///
-    /// If the handle is reentrant and has other holds, only this guard's hold ends, and at once.
-    pub fn release_after(mut self, rest: Duration) -> Result<bool, Error> {
-        let released = self.owner.release_after(&self.grant, rest)?;
-        self.is_released = true;
-        self.background.wait(released)
+    /// Lets the lock end after `rest` from now, and not with its connection. Nothing renews it any
+    /// more. Returns `false` if it had been lost. A `rest` that is too long is refused, and the lock
+    /// is released at once.
+    pub fn release_after(self, rest: Duration) -> Result<bool, Error> {
+        self.hold.stay(rest)?;
+        self.release()
+    }
+
+    /// Calls a function with the grant and releases the lock, as [`Lock::with`] does.
+    pub fn with<T, E: From<Error>>(
+        self,
+        body: impl FnOnce(&Grant) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let result = body(&self)?;
+        match self.end() {
+            Some(false) => Err(Error::LockLost.into()),
+            Some(true) | None => Ok(result),
+        }
+    }
+
+    /// Releases the lock, unless that was done. Returns `None` if only the observer hears of it.
+    fn end(&self) -> Option<bool> {
+        if self.hold.phase() == Phase::Left {
+            return None;
+        }
+        let released = self.pump.run(self.hold.release(self.hold.release_ends()));
+        let released = released.inspect_err(|error| self.hold.not_released(error));
+        released.ok()
     }
 }
 
-impl Drop for Guard {
+impl Drop for Grant {
     fn drop(&mut self) {
-        if !self.is_released {
-            let _ = self.background.wait(self.owner.abandon(&self.grant));
+        match self.is_lost() {
+            // Nobody waits for the end of what is lost.
+            true => self.hold.release_in_background(),
+            false => drop(self.end()),
         }
-    }
-}
-
-/// The background thread, which ends when this is dropped and its jobs are done.
-#[derive(Debug)]
-struct Background {
-    handle: Handle,
-    _stop: oneshot::Sender<()>,
-}
-
-impl Background {
-    /// Blocks this thread until a future is ready, whose timers and connections are in the background
-    /// thread.
-    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        let _context = self.handle.enter();
-        let mut future = pin!(future);
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            match future.as_mut().poll(&mut context) {
-                Poll::Ready(done) => return done,
-                Poll::Pending => thread::park(),
-            }
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }

@@ -2,6 +2,7 @@
 
 mod kinds;
 mod order;
+mod storm;
 
 use std::collections::HashMap;
 use std::env;
@@ -12,12 +13,10 @@ use std::thread;
 use std::time::Duration;
 
 use kinds::{Kind, Tasks, Threads};
-use order::{Order, Refused};
+use order::{Order, Program, Refused};
 use redis_lock_client::{Config, Error, Observer, Outcome, Subject};
 use serde_json::{json, Value};
-use tokio::runtime::Runtime;
-use tokio::sync::Notify;
-use tokio::time::sleep;
+use storm::Storm;
 
 fn main() {
     let kind = env::args().nth(1).unwrap_or_default();
@@ -28,36 +27,39 @@ fn main() {
     }
 }
 
+/// A lock, and its latest grant.
+struct Named<K: Kind> {
+    lock: K::Lock,
+    options: String,
+    /// `None` if it was released.
+    grant: Option<Arc<K::Grant>>,
+    /// The fence and the token of the latest grant.
+    latest: Option<(i64, String)>,
+}
+
 struct State<K: Kind> {
+    program: Option<Program>,
     locks: Option<K::Locks>,
-    named: HashMap<String, K::Lock>,
-    guards: HashMap<String, Vec<Arc<K::Guard>>>,
-    /// The lock of each acquire in progress, and what cancels it.
-    waits: HashMap<u64, (String, Arc<Notify>)>,
-    texts: HashMap<String, String>,
+    named: HashMap<String, Named<K>>,
+    /// What cancels the acquires in progress.
+    stops: HashMap<u64, Arc<K::Stop>>,
 }
 
 struct Driver<K: Kind> {
-    state: Arc<Mutex<State<K>>>,
+    state: Mutex<State<K>>,
     names: Names,
 }
 
-/// The token of a lock, which an acquire may replace, and its name.
-type Named = (Box<dyn Fn() -> Vec<u8> + Send>, String);
-
-/// The names of the locks.
+/// The names of the locks by their numbers.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<Vec<Named>>>);
+struct Names(Arc<Mutex<HashMap<u64, String>>>);
 
 impl Names {
-    fn of(&self, lock: &Subject<'_>) -> Option<String> {
-        let names = self.locked();
-        let mut latest = names.iter().rev();
-        let named = latest.find(|(token, _)| token() == lock.token());
-        named.map(|(_, name)| name.clone())
+    fn of(&self, subject: &Subject<'_>) -> Option<String> {
+        self.locked().get(&subject.lock_id).cloned()
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<Named>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<u64, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -74,8 +76,8 @@ impl Observer for Names {
         say(&json!({"event": "waited", "lock": self.of(lock), "ms": ms, "outcome": outcome}));
     }
 
-    fn granted(&self, lock: &Subject<'_>) {
-        say(&json!({"event": "granted", "lock": self.of(lock)}));
+    fn granted(&self, grant: &Subject<'_>) {
+        say(&json!({"event": "granted", "lock": self.of(grant)}));
     }
 
     fn lost(&self, _: &Subject<'_>) {}
@@ -86,18 +88,16 @@ impl Observer for Names {
 }
 
 impl<K: Kind> Driver<K> {
-    /// Obeys each order in a thread of its own.
+    /// Obeys each order in a thread of its own, except those that others follow.
     fn obey_all() {
-        let runtime = Arc::new(Runtime::new().expect("a runtime"));
         let state = State {
+            program: None,
             locks: None,
             named: HashMap::new(),
-            guards: HashMap::new(),
-            waits: HashMap::new(),
-            texts: HashMap::new(),
+            stops: HashMap::new(),
         };
         let driver: Arc<Driver<K>> = Arc::new(Driver {
-            state: Arc::new(Mutex::new(state)),
+            state: Mutex::new(state),
             names: Names::default(),
         });
         for line in stdin().lock().lines().map_while(Result::ok) {
@@ -108,84 +108,83 @@ impl<K: Kind> Driver<K> {
                     continue;
                 }
             };
-            let id = order.id();
-            if order.does() == "acquire" {
-                let wait = (order.lock(), Arc::default());
-                driver.state().waits.insert(id, wait);
+            match order.does() {
+                "connect" | "lock" => order.answer(driver.obey(&order)),
+                "acquire" => {
+                    driver.state().stops.insert(order.id(), Arc::default());
+                    driver.begin(order);
+                }
+                _ => driver.begin(order),
             }
-            let (driver, runtime) = (Arc::clone(&driver), Arc::clone(&runtime));
-            thread::spawn(move || {
-                let obeyed = runtime.block_on(driver.obey(&order));
-                driver.state().waits.remove(&id);
-                order.answer(obeyed);
-            });
         }
         // The held locks are not released.
         exit(0);
+    }
+
+    fn begin(self: &Arc<Self>, order: Order) {
+        let driver = Arc::clone(self);
+        thread::spawn(move || {
+            let obeyed = driver.obey(&order);
+            driver.state().stops.remove(&order.id());
+            order.answer(obeyed);
+        });
     }
 
     fn state(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn obey(&self, order: &Order) -> Result<Value, Refused> {
-        let name = order.lock();
+    fn obey(&self, order: &Order) -> Result<Value, Refused> {
         match order.does() {
             "connect" => self.connect(order),
-            "lock" => self.make(order, name),
-            "acquire" => {
-                let guard = self.cancellable(order).await?;
-                let Some(guard) = guard else {
-                    return Ok(ok(false));
-                };
-                let fence = K::fence(&guard);
-                let mut state = self.state();
-                state.guards.entry(name).or_default().push(Arc::new(guard));
-                Ok(json!({"ok": true, "fence": fence}))
-            }
+            "lock" => self.lock(order),
+            "acquire" => self.acquire(order),
             "cancel" => {
-                // The acquire may not have begun yet.
-                while let Some((name, cancel)) = self.wait_of(order) {
-                    K::cancel(&self.lock(&name), &cancel);
-                    sleep(Duration::from_millis(2)).await;
-                }
+                let stop = self.state().stops.get(&order.number("of")).cloned();
+                stop.inspect(|stop| K::cancel(stop));
                 Ok(ok(true))
             }
-            "block" => self.block(order, &name).await,
+            "block" => self.block(order),
+            "write" => self.write(order),
+            "storm" => self.storm(order),
             "release" => {
-                let guard = self.pop(&name).await.ok_or(Refused::Misuse)?;
-                Ok(ok(K::release(guard).await?))
+                let grant = self.take(&order.lock()).ok_or(Refused::Misuse)?;
+                Ok(ok(K::release(grant)?))
             }
             "extend" => {
                 let lease = order.time("lease_ms")?.unwrap_or_default();
-                let guard = self.state().guards.entry(name).or_default().last().cloned();
-                let guard = guard.ok_or(Refused::Misuse)?;
-                Ok(ok(K::extend(&guard, lease).await?))
+                let grant = self.grant(&order.lock()).ok_or(Refused::Misuse)?;
+                Ok(ok(K::extend(&grant, lease)?))
             }
             "left" => {
-                let left = K::left(&self.lock(&name)).await?;
-                Ok(json!({"ok": true, "ms": ms_of(left)}))
+                let grant = self.grant(&order.lock());
+                let left = grant.map_or(Duration::ZERO, |grant| K::left(&grant));
+                Ok(json!({"ok": true, "ms": left.as_micros().div_ceil(1000) as u64}))
             }
-            "owned" => Ok(ok(K::owned(&self.lock(&name)).await?)),
+            "owned" => {
+                let grant = self.grant(&order.lock());
+                Ok(ok(grant.map_or(Ok(false), |grant| K::owned(&grant))?))
+            }
             "release_all" => {
-                let count = K::release_all(&self.locks()).await?;
+                let count = K::release_all(&self.locks())?;
                 Ok(json!({"ok": true, "count": count}))
             }
             "state" => {
-                let lock = self.lock(&name);
                 let state = self.state();
-                let guard = state.guards.get(&name).and_then(|guards| guards.last());
-                Ok(json!({
-                    "ok": true,
-                    "lost": guard.is_some_and(|guard| K::is_lost(guard)),
-                    "fence": K::last_fence(&lock),
-                    "token": String::from_utf8_lossy(&K::token(&lock)),
-                }))
+                let named = &state.named[&order.lock()];
+                let lost = named.grant.as_ref().is_some_and(|grant| K::is_lost(grant));
+                let (fence, token) = named.latest.clone().unzip();
+                Ok(json!({"ok": true, "lost": lost, "fence": fence, "token": token}))
             }
             "texts" => {
-                let (lock, locks, state) = (self.lock(&name), self.locks(), self.state());
-                let (options, guards) = (&state.texts[&name], &state.guards.get(&name));
-                let text = format!("{lock:?} {lock:#?} {locks:?} {options} {guards:?}");
+                let (locks, state) = (self.locks(), self.state());
+                let Named {
+                    lock,
+                    options,
+                    grant,
+                    ..
+                } = &state.named[&order.lock()];
+                let text = format!("{lock:?} {lock:#?} {locks:?} {options} {grant:?}");
                 Ok(json!({"ok": true, "text": text}))
             }
             other => panic!("no such order: {other}"),
@@ -193,91 +192,105 @@ impl<K: Kind> Driver<K> {
     }
 
     fn connect(&self, order: &Order) -> Result<Value, Refused> {
-        let mut clients = order.clients()?;
-        let config = match (order.text("sentinel"), order.is("cluster")) {
-            (Some(name), _) => Config::sentinel(clients.clone(), name, clients.remove(0)),
-            (None, true) => Config::cluster(clients),
-            (None, false) => clients.remove(0).into(),
-        };
+        let (config, program) = order.client()?;
         let config = match order.time("command_timeout_ms")? {
             Some(timeout) => config.command_timeout(timeout)?,
             None => config,
         };
-        let locks = K::locks(config.observer(self.names.clone()));
-        self.state().locks = Some(locks);
+        let config: Config = config.observer(self.names.clone());
+        let mut state = self.state();
+        state.locks = Some(K::locks(config));
+        state.program = program;
         Ok(ok(true))
     }
 
-    fn make(&self, order: &Order, name: String) -> Result<Value, Refused> {
-        let options = order.options()?;
+    fn lock(&self, order: &Order) -> Result<Value, Refused> {
+        let (name, options) = (order.lock(), order.options()?);
         let text = format!("{options:?}");
         let lock = K::lock(&self.locks(), order.keys()?, options)?;
-        let token = K::token(&lock);
-        let answer = json!({"ok": true, "token": String::from_utf8_lossy(&token)});
-        let named = lock.clone();
-        let named: Named = (Box::new(move || K::token(&named)), name.clone());
-        self.names.locked().push(named);
-        self.state().texts.insert(name.clone(), text);
-        self.state().named.insert(name, lock);
-        Ok(answer)
-    }
-
-    async fn cancellable(&self, order: &Order) -> Result<Option<K::Guard>, Refused> {
-        let lock = self.lock(&order.lock());
-        let wait = order.time("wait_ms")?;
-        let cancel = self.state().waits[&order.id()].1.clone();
-        tokio::select! {
-            taken = K::acquire(&lock, wait) => Ok(taken?),
-            () = cancel.notified() => Err(Error::Cancelled.into()),
-        }
-    }
-
-    async fn block(&self, order: &Order, name: &str) -> Result<Value, Refused> {
-        let wait = order.time("wait_ms")?;
-        let Some(guard) = K::acquire(&self.lock(name), wait).await? else {
-            return Err(Error::NotAcquired(wait.unwrap_or_default()).into());
+        self.names.locked().insert(K::id(&lock), name.clone());
+        let named = Named {
+            lock,
+            options: text,
+            grant: None,
+            latest: None,
         };
-        let fence = K::fence(&guard);
-        say(&json!({"event": "in", "lock": name}));
-        sleep(order.time("work_ms")?.unwrap_or_default()).await;
-        if let Some(text) = order.text("fail") {
-            drop(guard);
-            return Err(Refused::Failed(text));
-        }
-        match K::release(guard).await {
-            Ok(false) => Err(Refused::Lost),
-            // The work is done, and the lock ends with its lease at the latest.
-            Ok(true) | Err(_) => Ok(json!({"ok": true, "fence": fence})),
-        }
+        self.state().named.insert(name, named);
+        Ok(ok(true))
     }
 
-    /// Removes the latest guard of a lock, when no other order uses it any more.
-    async fn pop(&self, name: &str) -> Option<K::Guard> {
-        let mut guard = self
+    fn acquire(&self, order: &Order) -> Result<Value, Refused> {
+        let (lock, wait) = (self.named(order), order.time("wait_ms")?);
+        let stop = self
             .state()
-            .guards
-            .entry(name.to_owned())
-            .or_default()
-            .pop()?;
+            .stops
+            .get(&order.id())
+            .cloned()
+            .unwrap_or_default();
+        let Some(grant) = K::acquire(&lock, wait, &stop)? else {
+            return Ok(ok(false));
+        };
+        let (fence, token) = (K::fence(&grant), K::token(&grant));
+        let mut state = self.state();
+        if let Some(named) = state.named.get_mut(&order.lock()) {
+            named.latest = Some((fence, token.clone()));
+            let earlier = named.grant.replace(Arc::new(grant));
+            // The drop of a grant that was lost would block all orders.
+            drop(state);
+            drop(earlier);
+        }
+        Ok(json!({"ok": true, "fence": fence, "token": token}))
+    }
+
+    fn block(&self, order: &Order) -> Result<Value, Refused> {
+        let (lock, wait) = (self.named(order), order.time("wait_ms")?);
+        let work = order.time("work_ms")?.unwrap_or_default();
+        let enter = |_: &K::Grant| say(&json!({"event": "in", "lock": order.lock()}));
+        let fence = K::block(&lock, wait, enter, work, |grant| match order.text("fail") {
+            Some(text) => Err(Refused::Failed(text)),
+            None => Ok(K::fence(grant)),
+        })?;
+        Ok(json!({"ok": true, "fence": fence}))
+    }
+
+    fn write(&self, order: &Order) -> Result<Value, Refused> {
+        let (lock, wait) = (self.named(order), order.time("wait_ms")?);
+        let program = self.state().program.clone();
+        let mut write = program.ok_or(Refused::Misuse)?.writer(order.text("list"))?;
+        K::write(&lock, wait, |fence| write(fence))?;
+        Ok(ok(true))
+    }
+
+    fn storm(&self, order: &Order) -> Result<Value, Refused> {
+        let most_wait = order.time("most_wait_ms")?.unwrap_or_default();
+        // It lasts as long as the process, which ends soon.
+        let storm: &Storm = Box::leak(Box::new(Storm::new(order.number("seconds"), most_wait)));
+        K::storm(&self.named(order), storm, order.number("tasks"));
+        Ok(storm.reply())
+    }
+
+    /// Removes the latest grant of a lock, when no other order uses it any more.
+    fn take(&self, name: &str) -> Option<K::Grant> {
+        let mut grant = self.state().named.get_mut(name)?.grant.take()?;
         loop {
-            match Arc::try_unwrap(guard) {
-                Ok(guard) => return Some(guard),
-                Err(used) => guard = used,
+            match Arc::try_unwrap(grant) {
+                Ok(grant) => return Some(grant),
+                Err(used) => grant = used,
             }
-            sleep(Duration::from_millis(2)).await;
+            thread::sleep(Duration::from_millis(2));
         }
     }
 
-    fn wait_of(&self, order: &Order) -> Option<(String, Arc<Notify>)> {
-        self.state().waits.get(&order.number("of")).cloned()
+    fn grant(&self, name: &str) -> Option<Arc<K::Grant>> {
+        self.state().named.get(name)?.grant.clone()
+    }
+
+    fn named(&self, order: &Order) -> K::Lock {
+        self.state().named[&order.lock()].lock.clone()
     }
 
     fn locks(&self) -> K::Locks {
         self.state().locks.clone().expect("it is connected")
-    }
-
-    fn lock(&self, name: &str) -> K::Lock {
-        self.state().named[name].clone()
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use redis::{Client, IntoConnectionInfo};
-use redis_lock_client::{Error, Options};
+use redis::cluster::ClusterClient;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisResult};
+use redis_lock_client::{Config, Error, Options};
 use serde_json::{json, Value};
 
 use crate::say;
@@ -20,8 +22,34 @@ pub enum Refused {
     Unrepresentable,
     /// Released or extended though not held. The library's types make that impossible.
     Misuse,
-    Lost,
     Failed(String),
+}
+
+/// The client that the program has beside its locks.
+#[derive(Clone)]
+pub enum Program {
+    One(Client),
+    Cluster(ClusterClient),
+}
+
+impl Program {
+    /// Returns a function that appends to a list.
+    pub fn writer(&self, list: Option<String>) -> Result<Box<dyn FnMut(i64)>, Refused> {
+        let append = move |value: i64| {
+            let mut command = Cmd::new();
+            command.arg("RPUSH").arg(&list).arg(value);
+            command
+        };
+        let writer: RedisResult<Box<dyn FnMut(i64)>> = match self {
+            Program::One(client) => client.get_connection().map(|mut connection| {
+                Box::new(move |value| drop(append(value).exec(&mut connection))) as Box<_>
+            }),
+            Program::Cluster(client) => client.get_connection().map(|mut connection| {
+                Box::new(move |value| drop(append(value).exec(&mut connection))) as Box<_>
+            }),
+        };
+        writer.map_err(|error| Error::Redis(error).into())
+    }
 }
 
 impl From<Error> for Refused {
@@ -83,10 +111,39 @@ impl Order {
         keys.collect::<Option<_>>().ok_or(Refused::Unrepresentable)
     }
 
-    /// Returns a client for each of the servers.
-    pub fn clients(&self) -> Result<Vec<Client>, Refused> {
+    /// Returns the configuration of the library, and the program's client.
+    pub fn client(&self) -> Result<(Config, Option<Program>), Refused> {
+        let made = match (self.text("sentinel"), self.is("cluster")) {
+            (Some(name), _) => self.sentinel(&name).map(|client| (client.into(), None)),
+            (None, true) => ClusterClient::new(self.infos()?).map(|client| {
+                let program = Program::Cluster(client.clone());
+                (client.into(), Some(program))
+            }),
+            (None, false) => Client::open(self.infos()?.remove(0)).map(|client| {
+                let program = Program::One(client.clone());
+                (client.into(), Some(program))
+            }),
+        };
+        made.map_err(|error| Error::Redis(error).into())
+    }
+
+    fn sentinel(&self, name: &str) -> RedisResult<SentinelClient> {
+        let infos = self.infos().unwrap_or_default();
+        let addresses = infos.iter().map(|info| info.addr().clone());
+        let kind = SentinelServerType::Master;
+        let mut builder = SentinelClientBuilder::new(addresses, name, kind)?;
+        if let Some(user) = self.text("username") {
+            builder = builder.set_client_to_redis_username(user);
+        }
+        if let Some(password) = self.text("password") {
+            builder = builder.set_client_to_redis_password(password);
+        }
+        builder.build()
+    }
+
+    fn infos(&self) -> Result<Vec<ConnectionInfo>, Refused> {
         let servers = self.0["servers"].as_array().into_iter().flatten();
-        let client = |server: &Value| {
+        let info = |server: &Value| {
             let server = server.as_str().unwrap_or_default();
             let info = format!("redis://{server}/").into_connection_info()?;
             let mut settings = info.redis_settings().clone();
@@ -96,19 +153,20 @@ impl Order {
             if let Some(password) = self.text("password") {
                 settings = settings.set_password(password);
             }
-            Client::open(info.set_redis_settings(settings))
+            Ok(info.set_redis_settings(settings))
         };
-        let clients = servers.map(client).collect::<Result<_, _>>();
-        clients.map_err(|error| Error::Redis(error).into())
+        let infos: RedisResult<_> = servers.map(info).collect();
+        infos.map_err(|error| Error::Redis(error).into())
     }
 
     /// Returns the options of a lock.
     pub fn options(&self) -> Result<Options, Refused> {
         let mut options = Options::new();
-        let times: [(_, Set<Duration>); 5] = [
+        let times: [(_, Set<Duration>); 6] = [
             ("lease_ms", Options::lease),
             ("keep_ms", Options::keep),
             ("wait_ms", Options::wait),
+            ("margin_ms", Options::margin),
             ("max_hold_ms", Options::max_hold),
             ("at_least_ms", Options::at_least),
         ];
@@ -130,24 +188,18 @@ impl Order {
         if self.0["renew"] == json!(false) {
             options = options.without_renewal();
         }
-        let flags: [(_, fn(Options) -> _); 3] = [
-            ("shared", Options::shared),
-            ("session", Options::session),
-            ("reentrant", Options::reentrant),
-        ];
+        let flags: [(_, fn(Options) -> _); 2] =
+            [("shared", Options::shared), ("session", Options::session)];
         for (name, set) in flags {
             if self.is(name) {
                 options = set(options);
             }
         }
-        if let Some(token) = self.text("token") {
-            options = options.token(token);
-        }
         if let Some(data) = self.text("data") {
             options = options.data(data);
         }
         let name = self.lock();
-        Ok(options.on_lost(move || say(&json!({"event": "lost", "lock": name}))))
+        Ok(options.on_lost(move |_| say(&json!({"event": "lost", "lock": name}))))
     }
 
     /// Writes the answer to this order.
@@ -156,7 +208,6 @@ impl Order {
             Refused::Error(error) => json!({"error": name(&error), "text": error.to_string()}),
             Refused::Unrepresentable => json!({"error": "unrepresentable"}),
             Refused::Misuse => json!({"error": "misuse", "text": "the lock isn't held"}),
-            Refused::Lost => json!({"error": "lost", "text": "the lock was lost"}),
             Refused::Failed(text) => json!({"error": "failed", "text": text}),
         });
         answer["id"] = self.0["id"].clone();
@@ -167,15 +218,17 @@ impl Order {
 fn name(error: &Error) -> &'static str {
     match error {
         Error::InvalidArgument { .. } => "argument",
-        Error::NotAcquired(_) => "not_acquired",
+        Error::NotAcquired => "not_acquired",
+        Error::LockLost => "lost",
         Error::Cancelled => "cancelled",
         Error::Deadlock(_) => "deadlock",
         Error::Unavailable { .. } => "unavailable",
         Error::ModuleMissing => "module_missing",
         Error::NotReplicated(_) => "not_replicated",
         Error::NotHeld => "misuse",
-        Error::Redis(error) => match error.code() {
-            Some("NOPERM" | "NOAUTH" | "WRONGPASS") => "denied",
+        Error::Redis(error) => match (error.code(), error.kind()) {
+            (Some("NOPERM" | "NOAUTH" | "WRONGPASS"), _) => "denied",
+            (_, ErrorKind::AuthenticationFailed) => "denied",
             _ => "other",
         },
         _ => "other",

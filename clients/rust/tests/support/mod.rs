@@ -4,19 +4,12 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Client, Commands, Value};
-use redis_lock_client::{Connector, Error, Stream};
 use redis_lock_rig::{Plan, Process};
 use tempfile::TempDir;
-use tokio::io::{self, AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::net::tcp::OwnedWriteHalf;
-use tokio::net::TcpStream;
-use tokio::sync::watch;
 
 /// The time limit of every wait of the tests.
 pub const PATIENCE: Duration = Duration::from_secs(15);
@@ -37,6 +30,14 @@ impl Server {
 
     pub fn without_module() -> Server {
         Server::of(Plan::new(&program()))
+    }
+
+    pub fn without_hello() -> Server {
+        Server::of(Plan {
+            module: Some(module()),
+            lines: vec!["rename-command HELLO \"\"".to_owned()],
+            ..Plan::new(&program())
+        })
     }
 
     fn of(plan: Plan) -> Server {
@@ -143,37 +144,6 @@ impl Server {
     }
 }
 
-/// A way to servers that can be closed: no connection is opened then.
-#[derive(Clone, Default)]
-pub struct Gate {
-    is_closed: Arc<AtomicBool>,
-}
-
-impl Gate {
-    pub fn close(&self) {
-        self.is_closed.store(true, Ordering::SeqCst);
-    }
-
-    pub fn open(&self) {
-        self.is_closed.store(false, Ordering::SeqCst);
-    }
-
-    /// Returns a connector that opens connections while the gate is open.
-    pub fn connector(&self) -> Connector {
-        let gate = self.clone();
-        Arc::new(move |address| {
-            let (gate, address) = (gate.clone(), address.to_string());
-            Box::pin(async move {
-                if gate.is_closed.load(Ordering::SeqCst) {
-                    return Err(std::io::ErrorKind::ConnectionRefused.into());
-                }
-                let stream = TcpStream::connect(address).await?;
-                Ok(Box::pin(stream) as Stream)
-            })
-        })
-    }
-}
-
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -184,15 +154,6 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
         );
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Returns true if a wait ended without the lock. A busy server may confirm that too late.
-pub fn is_refused<T>(ended: Result<Option<T>, Error>) -> bool {
-    if matches!(ended, Err(Error::Unavailable { .. })) {
-        return false;
-    }
-    assert!(ended.expect("an answer").is_none());
-    true
 }
 
 fn program() -> PathBuf {
@@ -215,117 +176,4 @@ fn module() -> PathBuf {
             .join(name)
     };
     env::var_os("REDIS_LOCK_MODULE").map_or_else(built, PathBuf::from)
-}
-
-/// Returns a connector whose connections delay each reply.
-pub fn late(by: Duration) -> Connector {
-    Arc::new(move |address| {
-        let address = address.to_string();
-        Box::pin(async move {
-            let server = TcpStream::connect(address).await?;
-            let (near, far) = io::duplex(1 << 16);
-            let (mut replies, mut requests) = server.into_split();
-            let (mut from, mut to) = io::split(far);
-            tokio::spawn(async move { io::copy(&mut from, &mut requests).await });
-            tokio::spawn(async move {
-                let mut bytes = [0; 1 << 16];
-                while let Ok(count @ 1..) = replies.read(&mut bytes).await {
-                    tokio::time::sleep(by).await;
-                    if to.write_all(&bytes[..count]).await.is_err() {
-                        break;
-                    }
-                }
-            });
-            Ok(Box::pin(near) as Stream)
-        })
-    })
-}
-
-/// A way to servers that can hold commands back.
-#[derive(Clone, Default)]
-pub struct Wire {
-    next: Arc<Mutex<Option<Hold>>>,
-    loses_waits: Arc<AtomicBool>,
-}
-
-/// A command that is held back, with all that follow on its connection.
-#[derive(Clone)]
-pub struct Hold {
-    name: &'static str,
-    held: Arc<watch::Sender<Held>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
-    NotSent,
-    Back,
-    Passed,
-}
-
-impl Hold {
-    pub fn is_held(&self) -> bool {
-        *self.held.borrow() == Held::Back
-    }
-
-    /// Sends the command, also if its connection was closed meanwhile.
-    pub fn pass(&self) {
-        self.held.send_replace(Held::Passed);
-    }
-}
-
-impl Wire {
-    /// Holds the next command with this name back.
-    pub fn hold(&self, name: &'static str) -> Hold {
-        let held = Arc::new(watch::Sender::new(Held::NotSent));
-        let hold = Hold { name, held };
-        *self.next.lock().expect("no panic") = Some(hold.clone());
-        hold
-    }
-
-    /// Loses everything that is sent from now on over connections that have sent a LOCK.WAIT before.
-    pub fn lose_waits(&self) {
-        self.loses_waits.store(true, Ordering::SeqCst);
-    }
-
-    /// Returns a connector whose connections lead over this wire.
-    pub fn connector(&self) -> Connector {
-        let wire = self.clone();
-        Arc::new(move |address| {
-            let (wire, address) = (wire.clone(), address.to_string());
-            Box::pin(async move {
-                let server = TcpStream::connect(address).await?;
-                let (near, far) = io::duplex(1 << 16);
-                let (replies, requests) = (server.into_split(), io::split(far));
-                tokio::spawn(wire.forward(requests.0, replies.1));
-                let (mut from, mut to) = (replies.0, requests.1);
-                tokio::spawn(async move { io::copy(&mut from, &mut to).await });
-                Ok(Box::pin(near) as Stream)
-            })
-        })
-    }
-
-    async fn forward(self, mut from: io::ReadHalf<DuplexStream>, mut to: OwnedWriteHalf) {
-        let mut bytes = [0; 1 << 16];
-        let mut has_waited = false;
-        while let Ok(count @ 1..) = from.read(&mut bytes).await {
-            let loses_waits = self.loses_waits.load(Ordering::SeqCst);
-            if has_waited && loses_waits {
-                continue;
-            }
-            let text = String::from_utf8_lossy(&bytes[..count]);
-            has_waited |= !loses_waits && text.contains("LOCK.WAIT");
-            let hold = {
-                let mut next = self.next.lock().expect("no panic");
-                next.take_if(|hold| text.contains(hold.name))
-            };
-            if let Some(Hold { held, .. }) = hold {
-                held.send_replace(Held::Back);
-                let mut held = held.subscribe();
-                let _ = held.wait_for(|held| *held == Held::Passed).await;
-            }
-            if to.write_all(&bytes[..count]).await.is_err() {
-                break;
-            }
-        }
-    }
 }
