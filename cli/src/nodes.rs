@@ -3,21 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::io;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context, Result};
 use redis::aio::MultiplexedConnection;
+use redis::cluster_routing::Slot;
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue,
     IntoConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
 };
-use redis_lock_client::Connector;
+use redis_lock_client::Opener;
 
 use crate::arguments::Server;
 use crate::hot::{self, HotKeys};
 use crate::lock::Lock;
 use crate::output;
-use crate::streams;
+use crate::streams::{self, Connector};
 use crate::within::within;
 
 const DEFAULT_PORT: u16 = 6379;
@@ -101,8 +104,10 @@ impl Nodes {
         Ok(nodes)
     }
 
-    pub fn is_cluster(&self) -> bool {
-        self.is_cluster
+    /// Returns the addresses of the primaries of a cluster.
+    pub fn primaries(&self) -> Vec<ConnectionAddr> {
+        let nodes = self.nodes.iter().filter(|_| self.is_cluster);
+        nodes.map(|node| node.address.clone()).collect()
     }
 
     /// Returns the servers' name for people.
@@ -256,26 +261,15 @@ impl Node {
 
     /// Returns the primaries of the node's cluster, or an empty list without a cluster.
     fn primaries(&mut self) -> Vec<ConnectionAddr> {
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("SLOTS");
-        let ranges: RedisResult<Vec<Vec<Value>>> = self.query(&command);
+        let address = self.address.clone();
+        let slots = self.talk(async |connection| slots_of(connection, &address).await);
         let mut primaries: Vec<ConnectionAddr> = Vec::new();
-        for range in ranges.unwrap_or_default() {
-            let primary = self.primary_of(range);
-            primaries.extend(primary.filter(|primary| !primaries.contains(primary)));
+        for (_, primary) in slots.unwrap_or_default() {
+            if !primaries.contains(&primary) {
+                primaries.push(primary);
+            }
         }
         primaries
-    }
-
-    /// Returns the address of the first node of a slot range. The host can be empty; then it is
-    /// this node's host.
-    fn primary_of(&self, range: Vec<Value>) -> Option<ConnectionAddr> {
-        let node: Vec<Value> = redis::from_redis_value(range.into_iter().nth(2)?).ok()?;
-        let mut words = node.into_iter();
-        let host: Option<String> = redis::from_redis_value(words.next()?).ok()?;
-        let port: u16 = redis::from_redis_value(words.next()?).ok()?;
-        let host = host.unwrap_or_default();
-        address_like(&self.address, &format!("{host}:{port}")).ok()
     }
 
     /// Returns the locks among the next keys whose names match a pattern.
@@ -349,6 +343,73 @@ fn silence() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
+/// Returns a function that connects to the server, or in a cluster to the primary of a key. `nodes`
+/// are the known primaries.
+pub fn opener(server: &Server, key: Vec<u8>, nodes: Vec<ConnectionAddr>) -> Result<Opener> {
+    let info = connection_info(server)?;
+    let connector = streams::connector(info.addr(), &server.tls)?;
+    let (known, key): (_, Arc<[u8]>) = (Arc::new(Mutex::new(nodes)), key.into());
+    Ok(Arc::new(move || {
+        let (info, connector) = (info.clone(), Arc::clone(&connector));
+        let (known, key) = (Arc::clone(&known), Arc::clone(&key));
+        Box::pin(async move { open_at_key(&connector, info, &key, &known).await })
+    }))
+}
+
+/// Connects to the primary of a key in a cluster of the known nodes, or to the server if there are
+/// none.
+async fn open_at_key(
+    connector: &Connector,
+    info: ConnectionInfo,
+    key: &[u8],
+    known: &Mutex<Vec<ConnectionAddr>>,
+) -> RedisResult<MultiplexedConnection> {
+    let Some(asked) = next_of(known) else {
+        return open(connector, &info).await;
+    };
+    let mut connection = open(connector, &info.clone().set_addr(asked.clone())).await?;
+    let slots = slots_of(&mut connection, &asked).await?;
+    let slot = Slot::for_key(key);
+    let has_slot =
+        |range: &RangeInclusive<u16>| range.clone().any(|it| Slot::new(it) == Some(slot));
+    match slots.iter().find(|(range, _)| has_slot(range)) {
+        Some((_, primary)) if *primary != asked => {
+            open(connector, &info.set_addr(primary.clone())).await
+        }
+        _ => Ok(connection),
+    }
+}
+
+/// Returns the node to ask. If it is gone, the next call returns another one.
+fn next_of(known: &Mutex<Vec<ConnectionAddr>>) -> Option<ConnectionAddr> {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = known.first().cloned();
+    next.inspect(|_| known.rotate_left(1))
+}
+
+/// Returns the ranges of slots of a cluster and their primaries, as the node at this address knows
+/// them.
+async fn slots_of(
+    connection: &mut MultiplexedConnection,
+    known: &ConnectionAddr,
+) -> RedisResult<Vec<(RangeInclusive<u16>, ConnectionAddr)>> {
+    let mut command = redis::cmd("CLUSTER");
+    let ranges: Vec<Vec<Value>> = command.arg("SLOTS").query_async(connection).await?;
+    let primary_of = |range: Vec<Value>| {
+        let mut words = range.into_iter();
+        let first: u16 = redis::from_redis_value(words.next()?).ok()?;
+        let last: u16 = redis::from_redis_value(words.next()?).ok()?;
+        let node: Vec<Value> = redis::from_redis_value(words.next()?).ok()?;
+        let mut words = node.into_iter();
+        // The host can be empty; then it is the asked node's host.
+        let host: Option<String> = redis::from_redis_value(words.next()?).ok()?;
+        let port: u16 = redis::from_redis_value(words.next()?).ok()?;
+        let address = address_like(known, &format!("{}:{port}", host.unwrap_or_default()));
+        Some((first..=last, address.ok()?))
+    };
+    Ok(ranges.into_iter().filter_map(primary_of).collect())
+}
+
 async fn open(connector: &Connector, info: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
     let stream = connector(info.addr()).await?;
     // Each request has a limit anyway.
@@ -381,7 +442,10 @@ pub fn message_of(error: &RedisError) -> String {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ if error.kind() == ErrorKind::AuthenticationFailed => "wrong user or password".to_owned(),
         _ if error.is_connection_refusal() => "connection refused".to_owned(),
-        _ if error.is_connection_dropped() => "the connection was closed".to_owned(),
+        // A reply that ends in its middle.
+        _ if error.is_connection_dropped() || error.kind() == ErrorKind::Parse => {
+            "the connection was closed".to_owned()
+        }
         _ => {
             let text = error.to_string();
             // The number of a system error tells people nothing.
@@ -391,8 +455,8 @@ pub fn message_of(error: &RedisError) -> String {
 }
 
 fn is_unknown_command(error: &RedisError) -> bool {
-    let detail = error.detail().unwrap_or_default();
-    detail.starts_with("unknown command")
+    let detail = error.detail().unwrap_or_default().to_ascii_lowercase();
+    detail.starts_with("unknown command 'lock.")
 }
 
 fn is_gone(error: &RedisError) -> bool {

@@ -4,13 +4,15 @@
 //! `openssl req -x509` makes. redis-cli accepts it, so TLS is done here.
 
 use std::fs;
+use std::future::Future;
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{anyhow, Context, Result};
+use redis::aio::AsyncStream;
 use redis::ConnectionAddr;
-use redis_lock_client::{Connector, Stream};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{self, ring, CryptoProvider, WebPkiSupportedAlgorithms};
@@ -23,6 +25,14 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use crate::arguments::Tls;
+
+/// A connection to a server.
+type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
+
+/// A function that connects to a server.
+pub type Connector = Arc<dyn Fn(&ConnectionAddr) -> Opening + Send + Sync>;
+
+type Opening = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
 
 /// Returns the function that connects to servers like the one at this address.
 pub fn connector(like: &ConnectionAddr, tls: &Tls) -> Result<Connector> {

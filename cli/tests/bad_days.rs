@@ -192,6 +192,42 @@ fn connections_are_reset() {
 }
 
 #[test]
+fn replies_are_cut() {
+    let day = Day::at(places::cutting());
+    day.gives(&[("*", 69, "the connection was closed")]);
+}
+
+#[test]
+fn the_wait_counts_for_the_first_connection() {
+    let hanging = Hanging::new();
+    for port in [places::swallowing(), hanging.port()] {
+        let options = ["-t", "30s", "run", "k", "--wait", "1s", "--", "echo", "ran"];
+        let began = Instant::now();
+        let outcome = outcome(&mut redis_lock(port, &options));
+        assert!(began.elapsed() < 10 * LIMIT, "{:?}", began.elapsed());
+        assert_eq!(outcome.code(), 69, "{outcome:?}");
+        assert!(outcome.err.contains("within 1.0s"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn the_server_has_no_hello() {
+    let server = Server::builder()
+        .config("rename-command HELLO \"\"")
+        .start();
+    let run = ["run", "k", "--", "echo", "ran"];
+    let ran = outcome(&mut redis_lock(server.port(), &run));
+    assert_eq!((ran.code(), ran.out.as_str()), (0, "ran\n"), "{ran:?}");
+    let url = format!("redis://127.0.0.1:{}/?protocol=resp3", server.port());
+    let refused = outcome(&mut redis_lock(
+        server.port(),
+        &[&["-u", &url][..], &run].concat(),
+    ));
+    assert_eq!(refused.code(), 69, "{refused:?}");
+    assert!(!refused.err.contains("hasn't loaded"), "{refused:?}");
+}
+
+#[test]
 fn the_server_loads_its_data() {
     let server = Server::builder()
         .config("rdbcompression no")

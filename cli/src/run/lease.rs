@@ -7,21 +7,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Result};
-use redis::Client;
-use redis_lock_client::{Config, Error, Guard, Lock, Locks, Observer, Options, Subject};
+use redis::ConnectionAddr;
+use redis_lock_client::{Cancel, Config, Error, Grant, Lock, Locks, Observer, Options, Subject};
 
 use super::events::Event;
 use crate::arguments::{Run, Server};
 use crate::nodes;
 use crate::output;
-use crate::streams;
 
 /// The longest time that the end of redis-lock waits for a server to forget a cancelled wait or a
 /// lost lock. After that, they end with their connection or lease.
 const SETTLED_WITHIN: Duration = Duration::from_secs(1);
-
-/// The interval of attempts to cancel a wait. The first attempt may come before the wait has begun.
-const CANCEL_AGAIN: Duration = Duration::from_millis(5);
 
 pub struct Lease {
     /// The end of the wait, or `None` if it has none.
@@ -30,7 +26,8 @@ pub struct Lease {
     lock: Lock,
     /// A text that says when the lock ends if the server doesn't reply at the end.
     ends: &'static str,
-    guard: Arc<Mutex<Option<Guard>>>,
+    grant: Arc<Mutex<Option<Grant>>>,
+    cancel: Cancel,
     events: Sender<Event>,
 }
 
@@ -39,16 +36,16 @@ impl Lease {
         server: &Server,
         options: &Run,
         deadline: Option<Instant>,
-        is_cluster: bool,
+        primaries: Vec<ConnectionAddr>,
         events: Sender<Event>,
     ) -> Result<Lease> {
         let keys = [&options.key].into_iter().chain(&options.keys);
         let keys: Vec<Vec<u8>> = keys.map(|key| key.as_bytes().to_vec()).collect();
         let lost = events.clone();
         // The receiver is gone once the command has ended.
-        let on_lost = move || drop(lost.send(Event::Lost));
-        let locks = locks(server, is_cluster)?;
-        let lock = locks.handle_with(keys, client_options(options).on_lost(on_lost))?;
+        let on_lost = move |_: &Subject<'_>| drop(lost.send(Event::Lost));
+        let locks = locks(server, keys[0].clone(), primaries)?;
+        let lock = locks.lock_with(keys, client_options(options).on_lost(on_lost))?;
         Ok(Lease {
             deadline,
             locks,
@@ -57,45 +54,46 @@ impl Lease {
                 true => "the lock ends with its connection",
                 false => "the lock stays until its lease ends",
             },
-            guard: Arc::default(),
+            grant: Arc::default(),
+            cancel: Cancel::new(),
             events,
         })
     }
 
+    /// Returns the token of the grant, or an empty text without a grant.
     pub fn token(&self) -> String {
-        String::from_utf8_lossy(&self.lock.token()).into_owned()
+        let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner);
+        let token = grant
+            .as_ref()
+            .map(|grant| String::from_utf8_lossy(grant.token()).into_owned());
+        token.unwrap_or_default()
     }
 
     /// Starts or resumes the wait. Its end is sent as an event.
     pub fn wait(&self) {
-        let (lock, deadline) = (self.lock.clone(), self.deadline);
-        let (held, events) = (Arc::clone(&self.guard), self.events.clone());
+        let (lock, deadline, cancel) = (self.lock.clone(), self.deadline, self.cancel.clone());
+        let (held, events) = (Arc::clone(&self.grant), self.events.clone());
         thread::spawn(move || {
-            let fence = acquire(&lock, deadline).map(|guard| {
-                let fence = guard.as_ref().map(Guard::fence);
-                // The guard of a grant that was lost before the command started is dropped here.
-                *held.lock().unwrap_or_else(PoisonError::into_inner) = guard;
+            let limit = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+            let fence = lock.acquire_unless(limit, &cancel).map(|grant| {
+                let fence = grant.as_ref().map(Grant::fence);
+                // A grant that was lost before the command started is dropped here.
+                *held.lock().unwrap_or_else(PoisonError::into_inner) = grant;
                 fence
             });
             // The receiver may be gone after a signal.
-            let _ = events.send(Event::Waited(fence));
+            let _ = events.send(Event::Waited(fence.map_err(error_of)));
         });
     }
 
     /// Returns true if the lock is not held, or was lost.
     pub fn is_lost(&self) -> bool {
-        let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
-        guard.as_ref().is_none_or(Guard::is_lost)
+        let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner);
+        grant.as_ref().is_none_or(Grant::is_lost)
     }
 
-    /// Cancels the wait, on another thread.
     pub fn cancel(&self) {
-        let lock = self.lock.clone();
-        thread::spawn(move || {
-            while !lock.cancel() {
-                thread::sleep(CANCEL_AGAIN);
-            }
-        });
+        self.cancel.cancel();
     }
 
     /// Waits until nothing is left of a cancelled wait or a lost lock, if the server replies.
@@ -103,7 +101,7 @@ impl Lease {
         let locks = self.locks.clone();
         let (sender, settled) = mpsc::channel();
         thread::spawn(move || {
-            locks.settled();
+            let _ = locks.settled();
             sender.send(())
         });
         let _ = settled.recv_timeout(SETTLED_WITHIN);
@@ -111,30 +109,26 @@ impl Lease {
 
     /// Releases the lock. Returns false if the lock had been lost.
     pub fn release(&self) -> bool {
-        self.end(Guard::release)
+        self.end(Grant::release)
     }
 
     /// Lets the lock expire after `rest`. Returns false if the lock had been lost.
     pub fn release_after(&self, rest: Duration) -> bool {
-        self.end(move |guard| guard.release_after(rest))
+        self.end(move |grant| grant.release_after(rest))
     }
 
-    fn end(&self, by: impl FnOnce(Guard) -> Result<bool, Error>) -> bool {
-        let guard = self
-            .guard
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        match guard {
+    fn end(&self, by: impl FnOnce(Grant) -> Result<bool, Error>) -> bool {
+        let mut held = self.grant.lock().unwrap_or_else(PoisonError::into_inner);
+        match held.take() {
             None => true,
-            Some(guard) if guard.is_lost() => {
+            Some(grant) if grant.is_lost() => {
                 // The drop doesn't wait for a server. It releases the keys that are not lost in the
                 // background.
-                drop(guard);
+                drop(grant);
                 self.settle();
                 false
             }
-            Some(guard) => by(guard).unwrap_or_else(|error| {
+            Some(grant) => by(grant).unwrap_or_else(|error| {
                 let failure = error_of(error).to_string();
                 output::log(format_args!("{}: {}", self.ends, output::line(&failure)));
                 true
@@ -157,14 +151,6 @@ impl Observer for Log {
     }
 }
 
-fn acquire(lock: &Lock, deadline: Option<Instant>) -> Result<Option<Guard>> {
-    let guard = match deadline {
-        None => lock.acquire().map(Some),
-        Some(end) => lock.acquire_within(end.saturating_duration_since(Instant::now())),
-    };
-    guard.map_err(error_of)
-}
-
 /// Returns the error with its message once, because an error of the redis crate is also its own
 /// cause.
 fn error_of(error: Error) -> anyhow::Error {
@@ -175,15 +161,14 @@ fn error_of(error: Error) -> anyhow::Error {
     }
 }
 
-fn locks(server: &Server, is_cluster: bool) -> Result<Locks> {
-    let info = nodes::connection_info(server)?;
-    let connector = streams::connector(info.addr(), &server.tls)?;
-    let client = Client::open(info)?;
-    let config = match is_cluster {
-        true => Config::cluster([client]),
-        false => client.into(),
+fn locks(server: &Server, key: Vec<u8>, primaries: Vec<ConnectionAddr>) -> Result<Locks> {
+    let name = match primaries.as_slice() {
+        [] => nodes::connection_info(server)?.addr().to_string(),
+        _ => "the cluster".to_owned(),
     };
-    let config = config.command_timeout(server.timeout)?.connector(connector);
+    let open = nodes::opener(server, key, primaries)?;
+    let config = Config::opened_by(name, open);
+    let config = config.command_timeout(server.timeout)?;
     Ok(Locks::new(config.observer(Log)))
 }
 

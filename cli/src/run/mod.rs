@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use libc::{SIGCHLD, SIGCONT, SIGHUP, SIGTSTP};
+use redis::ConnectionAddr;
 use rustix::process::Signal as Sent;
 
 use crate::arguments::{OnLost, Run, Server};
@@ -44,12 +45,16 @@ pub fn run(server: &Server, options: &Run) -> Result<ExitCode> {
     };
     let deadline = deadline(options);
     // Until the wait begins, a signal ends or stops this process like any other.
-    let is_cluster = connect(server, options, deadline)?;
+    let primaries = connect(server, options, deadline)?;
     let (sender, events) = mpsc::channel();
     events::watch_signals(sender.clone())?;
-    let lease = Lease::new(server, options, deadline, is_cluster, sender.clone())?;
+    let lease = Lease::new(server, options, deadline, primaries, sender.clone())?;
     let began = Instant::now();
-    let fence = match wait(&lease, &child, &events)? {
+    let waited = wait(&lease, &child, &events);
+    if !matches!(waited, Ok(Wait::Granted(_))) {
+        lease.settle();
+    }
+    let fence = match waited? {
         Wait::Granted(fence) => fence,
         Wait::NotGranted => return Ok(ExitCode::from(options.conflict_exit_code)),
         Wait::Interrupted(number) => {
@@ -99,8 +104,12 @@ fn deadline(options: &Run) -> Option<Instant> {
 }
 
 /// Connects once before the wait, so that a missing server, right or module is reported at once.
-/// Returns true if the server is a node of a cluster.
-fn connect(server: &Server, options: &Run, deadline: Option<Instant>) -> Result<bool> {
+/// Returns the primaries of a cluster.
+fn connect(
+    server: &Server,
+    options: &Run,
+    deadline: Option<Instant>,
+) -> Result<Vec<ConnectionAddr>> {
     let mut server = server.clone();
     // Without a wait, the deadline has passed, and only `-t` limits the time.
     server.end = deadline.filter(|end| *end > Instant::now());
@@ -111,7 +120,7 @@ fn connect(server: &Server, options: &Run, deadline: Option<Instant>) -> Result<
             output::log(info::text(key, &lock.without_tokens()).trim_end());
         }
     }
-    Ok(nodes.is_cluster())
+    Ok(nodes.primaries())
 }
 
 /// Releases the lock, or leaves it for the rest of `--at-least`. Returns false if the lock had been
@@ -172,7 +181,6 @@ fn cancel(lease: &Lease, events: &Receiver<Event>) {
     while let Ok(event) = events.recv() {
         if matches!(event, Event::Waited(_)) {
             lease.release();
-            lease.settle();
             return;
         }
     }

@@ -1,6 +1,6 @@
 //! Addresses at which no server answers.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::thread;
@@ -22,6 +22,23 @@ pub fn resetting() -> u16 {
     served(|mut stream| {
         // Some bytes stay unread, so the system closes with a reset.
         let _ = stream.read(&mut [0; 1]);
+    })
+}
+
+/// Closes each connection in the middle of its first reply to a LOCK command.
+pub fn cutting() -> u16 {
+    served(|mut stream| {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut bytes) {
+            let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+            if text.contains("LOCK.") {
+                let _ = stream.write_all(b"*2\r\n$32\r\n5f0a");
+                return;
+            }
+            // One reply to each of the words that begin a command.
+            let commands = text.matches("CLIENT").count();
+            let _ = stream.write_all("+OK\r\n".repeat(commands).as_bytes());
+        }
     })
 }
 
