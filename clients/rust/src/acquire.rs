@@ -14,11 +14,11 @@ use crate::core::Core;
 use crate::crowd::Member;
 use crate::error::{Error, Failure};
 use crate::hold::Hold;
-use crate::observer::{tell, Outcome, Subject};
+use crate::observer::{tell, Outcome};
 use crate::recipe::Recipe;
 use crate::servers::LONGEST_WAIT;
 
-/// The time after the limit in which a reply still counts.
+/// The same for a command that doesn't wait for replicas.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// The longest time without a sign that the server lives, while a call waits.
@@ -37,6 +37,8 @@ pub(crate) struct Acquire<'a> {
     link: Option<Link>,
     is_try: bool,
     is_endless: bool,
+    /// The time that replicas have. The server replies within the command timeout.
+    replicas_within: Duration,
     began: Instant,
     until: Instant,
     /// True if the latest reply was "not now", and nothing failed since.
@@ -68,6 +70,10 @@ impl<'a> Acquire<'a> {
             link: None,
             is_try,
             is_endless: limit.is_none(),
+            replicas_within: match recipe.options.replicas {
+                Some(_) => core.commands.timeout,
+                None => Duration::ZERO,
+            },
             began,
             until: later(began, if is_try { core.commands.timeout } else { time }),
             is_refused: false,
@@ -103,18 +109,9 @@ impl<'a> Acquire<'a> {
         Ok(Some(hold))
     }
 
-    /// Returns the time after the limit. The server replies to REPLICAS within the command timeout.
+    /// Returns the time after the limit in which a reply still counts.
     fn grace(&self) -> Duration {
-        GRACE + self.replicas_within()
-    }
-
-    fn replicas_within(&self) -> Duration {
-        let waits = self.recipe.options.replicas.is_some();
-        if waits {
-            self.core.commands.timeout
-        } else {
-            Duration::ZERO
-        }
+        GRACE + self.replicas_within
     }
 
     /// Ends an acquire whose limit was over before it could ask.
@@ -193,22 +190,14 @@ impl<'a> Acquire<'a> {
     /// Asks once. Notes whether the server may know this token afterwards.
     async fn ask(&mut self, asked_at: Instant) -> Result<Value, Failure> {
         let (was_known, unanswered) = (self.is_known, self.call.unanswered);
-        let replicas_within = self.replicas_within();
-        let Request {
-            command,
-            blocks,
-            keeps_place,
-        } = self.request(asked_at);
-        let grace = match self.is_try && replicas_within.is_zero() {
-            true => Duration::ZERO,
-            false => self.grace(),
+        let (command, blocks, keeps_place) = self.request(asked_at);
+        let is_brief = self.is_try && self.recipe.options.replicas.is_none();
+        let (grace, lane) = match is_brief {
+            true => (Duration::ZERO, Lane::Shared),
+            false => (self.grace(), Lane::Own(&mut self.link)),
         };
-        let attempt = self.core.commands.attempt() + blocks + replicas_within;
+        let attempt = self.core.commands.attempt() + blocks + self.replicas_within;
         let end = (self.until + grace).min(asked_at + attempt);
-        let lane = match self.is_try && replicas_within.is_zero() {
-            true => Lane::Shared,
-            false => Lane::Own(&mut self.link),
-        };
         self.is_known = true;
         let (commands, key) = (&self.core.commands, self.recipe.key());
         let asked = commands.ask(lane, key, &command, &mut self.call, end).await;
@@ -224,14 +213,13 @@ impl<'a> Acquire<'a> {
         asked
     }
 
-    fn request(&self, asked_at: Instant) -> Request {
+    /// Returns the next command, how long the server may take to reply, and whether the server keeps
+    /// a place after a nil.
+    fn request(&self, asked_at: Instant) -> (Cmd, Duration, bool) {
         let (recipe, commands) = (self.recipe, &self.core.commands);
         if self.is_try || !self.has_waited {
-            return Request {
-                command: recipe.acquire(&self.call.token, commands.timeout),
-                blocks: Duration::ZERO,
-                keeps_place: false,
-            };
+            let command = recipe.acquire(&self.call.token, commands.timeout);
+            return (command, Duration::ZERO, false);
         }
         let left = self.until.saturating_duration_since(asked_at);
         let sign_of_life = match commands.connections.servers.is_cluster() {
@@ -240,11 +228,8 @@ impl<'a> Acquire<'a> {
             false => SIGN_OF_LIFE,
         };
         let block = sign_of_life.min(recipe.first_lease() / 3).min(left);
-        Request {
-            command: recipe.wait(&self.call.token, block, left, commands.timeout),
-            blocks: block,
-            keeps_place: block < left,
-        }
+        let command = recipe.wait(&self.call.token, block, left, commands.timeout);
+        (command, block, block < left)
     }
 
     /// Ends what the server may have of this token, in the background.
@@ -284,24 +269,11 @@ impl Drop for Acquire<'_> {
             self.leave();
         }
         if self.outcome != Outcome::Granted || self.has_waited {
-            let subject = Subject {
-                lock_id: self.recipe.id,
-                keys: &self.recipe.keys,
-                fence: None,
-            };
+            let subject = self.recipe.subject(None);
             let observer = &self.core.commands.observer;
             tell(|| observer.waited(&subject, self.began.elapsed(), self.outcome));
         }
     }
-}
-
-/// One command of an acquire.
-struct Request {
-    command: Cmd,
-    /// How long the server may take to reply.
-    blocks: Duration,
-    /// True if the server keeps a place after a nil.
-    keeps_place: bool,
 }
 
 /// Returns the fence in a reply that grants the lock.

@@ -92,11 +92,7 @@ impl Hold {
     }
 
     pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject {
-            lock_id: self.recipe.id,
-            keys: &self.recipe.keys,
-            fence: Some(self.fence),
-        }
+        self.recipe.subject(Some(self.fence))
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -349,20 +345,13 @@ impl Hold {
         true
     }
 
-    fn tell_program(&self) {
+    fn tell_program(self: &Arc<Hold>) {
         let Some(OnLost(on_lost)) = self.recipe.options.on_lost.clone() else {
             return;
         };
-        let (recipe, fence) = (Arc::clone(&self.recipe), self.fence);
-        let calls = Arc::clone(&on_lost);
-        let started = thread::Builder::new().spawn(move || {
-            let subject = Subject {
-                lock_id: recipe.id,
-                keys: &recipe.keys,
-                fence: Some(fence),
-            };
-            tell(|| calls(&subject));
-        });
+        let (hold, calls) = (Arc::clone(self), Arc::clone(&on_lost));
+        let thread = thread::Builder::new().name("redis-lock".into());
+        let started = thread.spawn(move || tell(|| calls(&hold.subject())));
         if started.is_err() {
             // No more threads, but the program must hear of the loss.
             tell(|| on_lost(&self.subject()));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::{cmd, Cmd};
 
 use crate::error::Error;
+use crate::observer::Subject;
 use crate::options::{Keys, Options};
 
 /// The longest margin by default.
@@ -31,6 +32,15 @@ impl Recipe {
         options.check()?;
         let id = LAST.fetch_add(1, Ordering::Relaxed);
         Ok(Recipe { id, keys, options })
+    }
+
+    /// Returns what an observer hears of.
+    pub(crate) fn subject(&self, fence: Option<i64>) -> Subject<'_> {
+        Subject {
+            lock_id: self.id,
+            keys: &self.keys,
+            fence,
+        }
     }
 
     /// Returns the key that decides which server has the lock.

@@ -194,8 +194,8 @@ impl Lock {
         let hold = pump.run(async {
             tokio::select! {
                 biased;
-                acquired = acquire => acquired,
                 () = cancel.is_on() => Err(Error::Cancelled),
+                acquired = acquire => acquired,
             }
         })?;
         Ok(hold.map(|hold| Grant { hold, pump }))

@@ -276,6 +276,16 @@ fn a_session_has_a_connection_of_its_own() {
 }
 
 #[test]
+fn a_session_ends_with_its_longest_hold() {
+    let server = Server::start();
+    let options = Options::new().session().lease(SHORT).max_hold(SHORT);
+    let grant = acquire(&lock(&locks(&server), "k", options));
+    // The server would renew the lease as long as the connection is open.
+    server.until_free("k");
+    assert!(grant.is_lost());
+}
+
+#[test]
 fn a_renewal_comes_as_often_as_asked() {
     let server = Server::start();
     let options = Options::new()

@@ -256,8 +256,8 @@ impl<K: Kind> Driver<K> {
     fn write(&self, order: &Order) -> Result<Value, Refused> {
         let (lock, wait) = (self.named(order), order.time("wait_ms")?);
         let program = self.state().program.clone();
-        let mut write = program.ok_or(Refused::Misuse)?.writer(order.text("list"))?;
-        K::write(&lock, wait, |fence| write(fence))?;
+        let write = program.ok_or(Refused::Misuse)?.writer(order.text("list"))?;
+        K::write(&lock, wait, write)?;
         Ok(ok(true))
     }
 

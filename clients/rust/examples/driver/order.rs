@@ -28,8 +28,8 @@ pub enum Refused {
 /// The client that the program has beside its locks.
 #[derive(Clone)]
 pub enum Program {
-    One(Client),
-    Cluster(ClusterClient),
+    One(Box<Client>),
+    Cluster(Box<ClusterClient>),
 }
 
 impl Program {
@@ -116,11 +116,11 @@ impl Order {
         let made = match (self.text("sentinel"), self.is("cluster")) {
             (Some(name), _) => self.sentinel(&name).map(|client| (client.into(), None)),
             (None, true) => ClusterClient::new(self.infos()?).map(|client| {
-                let program = Program::Cluster(client.clone());
+                let program = Program::Cluster(Box::new(client.clone()));
                 (client.into(), Some(program))
             }),
             (None, false) => Client::open(self.infos()?.remove(0)).map(|client| {
-                let program = Program::One(client.clone());
+                let program = Program::One(Box::new(client.clone()));
                 (client.into(), Some(program))
             }),
         };
