@@ -46,7 +46,8 @@ pub type Locks = BTreeMap<Vec<u8>, Lock>;
 pub struct Nodes {
     server: Server,
     nodes: Vec<Node>,
-    is_cluster: bool,
+    /// The addresses of the primaries of a cluster.
+    pub primaries: Vec<ConnectionAddr>,
 }
 
 /// A connection to one server.
@@ -89,25 +90,16 @@ impl Nodes {
         let mut first = Node::connect(server, None)?;
         first.require_module()?;
         let primaries = first.primaries();
-        let mut nodes = Nodes {
-            server: server.clone(),
-            nodes: Vec::new(),
-            is_cluster: !primaries.is_empty(),
+        let others = primaries.iter().cloned();
+        let nodes: Result<Vec<Node>> = match primaries.is_empty() {
+            true => Ok(vec![first]),
+            false => others.map(|it| Node::connect(server, Some(it))).collect(),
         };
-        if primaries.is_empty() {
-            nodes.nodes.push(first);
-            return Ok(nodes);
-        }
-        for address in primaries {
-            nodes.nodes.push(Node::connect(server, Some(address))?);
-        }
-        Ok(nodes)
-    }
-
-    /// Returns the addresses of the primaries of a cluster.
-    pub fn primaries(&self) -> Vec<ConnectionAddr> {
-        let nodes = self.nodes.iter().filter(|_| self.is_cluster);
-        nodes.map(|node| node.address.clone()).collect()
+        Ok(Nodes {
+            server: server.clone(),
+            nodes: nodes?,
+            primaries,
+        })
     }
 
     /// Returns the servers' name for people.

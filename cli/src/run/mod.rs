@@ -120,7 +120,7 @@ fn connect(
             output::log(info::text(key, &lock.without_tokens()).trim_end());
         }
     }
-    Ok(nodes.primaries())
+    Ok(nodes.primaries)
 }
 
 /// Releases the lock, or leaves it for the rest of `--at-least`. Returns false if the lock had been

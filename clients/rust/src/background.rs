@@ -88,6 +88,11 @@ impl Pump {
         self.runtime().handle()
     }
 
+    /// Returns true while this thread ends, and has dropped what tokio keeps for it.
+    pub(crate) fn is_out_of_reach() -> bool {
+        Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
+    }
+
     /// Runs a future to its end in this thread.
     pub(crate) fn run<T>(self: &Arc<Pump>, work: impl Future<Output = T>) -> T {
         if Handle::try_current().is_err() {

@@ -274,8 +274,8 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        match self.is_lost() {
-            // Nobody waits for the end of what is lost.
+        // Nobody waits for the end of what is lost, and a thread that ends can't drive a runtime.
+        match self.is_lost() || Pump::is_out_of_reach() {
             true => self.hold.release_in_background(),
             false => drop(self.end()),
         }

@@ -97,7 +97,9 @@ async fn a_guarded_block_ends_with_the_loss() {
         sleep(LONG).await;
         Ok::<_, Error>(())
     });
+    let began = Instant::now();
     assert!(matches!(ended.await, Err(Error::LockLost)));
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     assert!(was_dropped.load(Ordering::SeqCst));
 }
 

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -53,6 +54,23 @@ fn the_drop_of_a_grant_ends_in_time_and_goes_on() {
     let took = began.elapsed();
     server.resume();
     assert!(took >= timeout && took < 2 * timeout, "{took:?}");
+    server.until_free("k");
+}
+
+#[test]
+fn a_grant_can_end_with_its_thread() {
+    thread_local! {
+        static HELD: RefCell<Option<Grant>> = const { RefCell::new(None) };
+    }
+
+    let server = Server::start();
+    let lock = lock(&locks(&server), "k", Options::new());
+    let thread = thread::spawn(move || {
+        // What is used first is dropped last, after tokio's own state of this thread.
+        HELD.set(None);
+        HELD.set(Some(acquire(&lock)));
+    });
+    thread.join().expect("no panic");
     server.until_free("k");
 }
 
@@ -137,6 +155,7 @@ fn one_caller_computes() {
     let compute = || {
         // The first one fails, so another one computes.
         if failed.fetch_add(1, Ordering::SeqCst) == 0 {
+            server.until_waiters("k", 4);
             return Err(Error::Cancelled);
         }
         computed.fetch_add(1, Ordering::SeqCst);
