@@ -105,6 +105,7 @@ impl<'a> Acquire<'a> {
             return Ok(None);
         };
         let end = self.until + self.grace();
+        self.call.blocks = Duration::ZERO;
         hold.tie(&mut self.call, end).await?;
         Ok(Some(hold))
     }
@@ -196,7 +197,8 @@ impl<'a> Acquire<'a> {
             true => (Duration::ZERO, Lane::Shared),
             false => (self.grace(), Lane::Own(&mut self.link)),
         };
-        let attempt = self.core.commands.attempt() + blocks + self.replicas_within;
+        self.call.blocks = blocks + self.replicas_within;
+        let attempt = self.core.commands.attempt() + self.call.blocks;
         let end = (self.until + grace).min(asked_at + attempt);
         self.is_known = true;
         let (commands, key) = (&self.core.commands, self.recipe.key());

@@ -42,6 +42,8 @@ pub(crate) struct Call {
     pub(crate) background: Background,
     /// The number of commands that got no reply, and may still arrive.
     pub(crate) unanswered: usize,
+    /// How long the server may block in the next command.
+    pub(crate) blocks: Duration,
 }
 
 impl Call {
@@ -50,6 +52,7 @@ impl Call {
             token,
             background,
             unanswered: 0,
+            blocks: Duration::ZERO,
         }
     }
 }
@@ -134,6 +137,7 @@ impl Commands {
         if let Lane::Tied(tie) = lane {
             tie.sends(&link);
         }
+        let sent_at = Instant::now();
         call.unanswered += 1;
         let sent = timeout_at(until, link.send(key, command)).await;
         let error = match sent {
@@ -146,15 +150,15 @@ impl Commands {
             Ok(Err(error)) => error,
             Err(_) => {
                 // A connection isn't dead because a short limit is over.
-                if began.elapsed() >= connections.attempt.mul_f64(0.9) {
-                    connections.forget(&link);
+                if began.elapsed() >= call.blocks + connections.attempt.mul_f64(0.9) {
+                    connections.forget(sent_at);
                 }
                 return Err(Failure::late(connections.name(), within));
             }
         };
         match error.code() {
             // The connection leads to a server that has lost the key.
-            Some("MOVED") | None => connections.forget(&link),
+            Some("MOVED") | None => connections.forget(sent_at),
             Some(_) => keep(&mut lane, link),
         }
         call.unanswered -= usize::from(error.code().is_some());

@@ -27,6 +27,7 @@ const ATTEMPTS_TO_OPEN: u32 = 5;
 #[derive(Clone)]
 pub(crate) struct Link {
     id: u64,
+    opened_at: Instant,
     wire: Wire,
 }
 
@@ -137,6 +138,7 @@ impl Connections {
             let opened = match timeout(attempt * ATTEMPTS_TO_OPEN, open).await {
                 Ok(Ok(wire)) => Ok(Link {
                     id: connections.last_id.fetch_add(1, Ordering::Relaxed),
+                    opened_at: Instant::now(),
                     wire,
                 }),
                 Ok(Err(error)) => Err(Failure::of(error, &connections.name, &[])),
@@ -165,14 +167,15 @@ impl Connections {
         });
     }
 
-    /// Drops all unused connections, because the server of one may be dead.
-    pub(crate) fn forget(&self, failed: &Link) {
+    /// Drops all connections that were open when a command was sent that failed. Their server may
+    /// have died silently.
+    pub(crate) fn forget(&self, sent_at: Instant) {
         let mut state = self.state.lock();
-        state.idle.clear();
-        let is_failed = |it: &mut Opening| match it.peek() {
-            Some(Ok(Ok(link))) => link.is_same(failed),
+        state.idle.retain(|link| link.opened_at > sent_at);
+        let is_older = |it: &mut Opening| match it.peek() {
+            Some(Ok(Ok(link))) => link.opened_at <= sent_at,
             _ => false,
         };
-        state.shared.take_if(is_failed);
+        state.shared.take_if(is_older);
     }
 }
