@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,9 +19,9 @@ import (
 var (
 	// ErrNotAcquired says that somebody else had the lock for all of the time.
 	ErrNotAcquired = errors.New("redislock: the lock was not free in time")
-	// ErrLost says that the lock was lost before its release.
+	// ErrLost says that the grant ended before its release.
 	ErrLost = errors.New("redislock: the lock was lost")
-	// ErrNotHeld says that a call needs a lock that is held, and it isn't.
+	// ErrNotHeld says that the grant was released before, or that an adopted one has ended.
 	ErrNotHeld = errors.New("redislock: the lock isn't held")
 	// ErrDeadlock says that the wait would never end.
 	ErrDeadlock = errors.New("redislock: the wait would never end")
@@ -43,6 +45,37 @@ func (e *ArgumentError) Error() string {
 	return fmt.Sprintf("redislock: %s must be %s", e.Argument, e.Reason)
 }
 
+// secret returns a token, which controls a grant. It is a function because no text form of a function,
+// nor of what has it, shows the token.
+type secret func() string
+
+func newSecret(token string) secret { return func() string { return token } }
+
+// outage is an ErrUnavailable with its cause.
+type outage struct {
+	cause error
+	// The server that failed.
+	address string
+	// True if no reply came in time, and false if something failed.
+	isLate bool
+}
+
+func (o *outage) Error() string { return ErrUnavailable.Error() + ": " + o.cause.Error() }
+
+func (o *outage) Unwrap() []error { return []error{ErrUnavailable, o.cause} }
+
+func newOutage(cause error, address string, within time.Duration) *outage {
+	if isLate(cause) {
+		return &outage{&noAnswer{address, within}, address, true}
+	}
+	var dial *net.OpError
+	if errors.As(cause, &dial) {
+		// Its text has the address.
+		return &outage{cause, address, false}
+	}
+	return &outage{fmt.Errorf("%s: %w", address, cause), address, false}
+}
+
 // noAnswer is a time that passed without a reply.
 type noAnswer struct {
 	address string
@@ -50,11 +83,82 @@ type noAnswer struct {
 }
 
 func (e *noAnswer) Error() string {
-	return fmt.Sprintf("no answer from %s within %v", e.address, e.within)
+	return fmt.Sprintf("no answer from %s within %v", e.address, max(e.within, 0).Round(time.Millisecond))
 }
 
 // Unwrap makes errors.Is(err, os.ErrDeadlineExceeded) true.
 func (e *noAnswer) Unwrap() error { return os.ErrDeadlineExceeded }
+
+// replyOf returns the text of a server's error, or false for an error of the driver.
+func replyOf(err error) (string, bool) {
+	var said redis.Error
+	if !errors.As(err, &said) {
+		return "", false
+	}
+	return said.Error(), true
+}
+
+// isReply returns true if a server has replied. A nil is a reply, too.
+func isReply(err error) bool {
+	_, isSaid := replyOf(err)
+	return err == nil || isSaid
+}
+
+func isLate(err error) bool {
+	var network net.Error
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, redis.ErrPoolTimeout) || errors.As(err, &network) && network.Timeout()
+}
+
+// wasSent returns false if an error says that its command was never sent.
+func wasSent(err error) bool {
+	var network *net.OpError
+	isOfDial := errors.As(err, &network) && network.Op == "dial"
+	// The driver ends no exchange by a context, only what comes before one.
+	return !isOfDial && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, redis.ErrPoolTimeout) &&
+		!errors.Is(err, redis.ErrPoolExhausted) && !isOfRouting(err)
+}
+
+// isOfRouting returns true if the driver found no server. It has no types for these errors.
+func isOfRouting(err error) bool {
+	text := err.Error()
+	return strings.HasPrefix(text, "redis: all sentinels") || strings.HasPrefix(text, "redis: cluster has no nodes")
+}
+
+// passing are the beginnings of the server's errors that end by themselves.
+var passing = []string{
+	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "OOM ", "MISCONF ", "BUSY ", "MOVED ", "ASK ",
+	"ERR max number of clients reached", "UNBLOCKED force unblock from blocking operation, instance state changed",
+}
+
+// isOutage returns true if the same command may succeed later, or at another server.
+func isOutage(err error) bool {
+	text, isSaid := replyOf(err)
+	if isSaid {
+		return startsWithAny(text, passing)
+	}
+	var network net.Error
+	var system syscall.Errno
+	return isLate(err) || errors.As(err, &network) || errors.As(err, &system) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, redis.ErrPoolExhausted) ||
+		errors.Is(err, context.Canceled) || isOfRouting(err)
+}
+
+func startsWithAny(text string, beginnings []string) bool {
+	for _, beginning := range beginnings {
+		if strings.HasPrefix(text, beginning) {
+			return true
+		}
+	}
+	return false
+}
+
+// isGivenUp returns true if another client has sent a LOCK.CANCEL for the wait.
+func isGivenUp(err error) bool {
+	text, _ := replyOf(err)
+	return strings.HasPrefix(text, "UNBLOCKED")
+}
 
 // serverError is a server's error without the token.
 type serverError string
@@ -64,65 +168,23 @@ func (e serverError) Error() string { return string(e) }
 // RedisError marks the type as an error of the server, as go-redis does.
 func (serverError) RedisError() {}
 
-func isTimeout(err error) bool {
-	var network net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.As(err, &network) && network.Timeout() ||
-		err.Error() == "redis: connection pool timeout"
-}
-
-// reply returns the text of a server's error, or false for an error of the client.
-func reply(err error) (string, bool) {
-	var said redis.Error
-	if !errors.As(err, &said) {
-		return "", false
-	}
-	return said.Error(), true
-}
-
-// passing are the beginnings of the server's errors that end by themselves.
-var passing = []string{
-	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "OOM ", "MISCONF ", "BUSY ", "MOVED ", "ASK ",
-	"ERR max number of clients reached", "UNBLOCKED force unblock from blocking operation, instance state changed",
-}
-
-// isOutage returns true if the same command may succeed later.
-func isOutage(err error) bool {
-	text, isReply := reply(err)
-	if !isReply {
-		return !errors.Is(err, redis.ErrClosed)
-	}
-	for _, beginning := range passing {
-		if strings.HasPrefix(text, beginning) {
-			return true
-		}
-	}
-	return false
-}
-
-// final returns the error of this package for a server's error, which doesn't show the token.
+// final returns the error for the caller. Its text never has the token.
 func final(err error, token secret) error {
-	if err == nil {
-		return nil
-	}
-	text, isReply := reply(err)
+	text, isSaid := replyOf(err)
 	switch {
-	case !isReply:
+	case !isSaid:
 		return err
 	case strings.HasPrefix(text, "DEADLOCK"):
 		return fmt.Errorf("%w: %s", ErrDeadlock, strings.TrimPrefix(text, "DEADLOCK "))
 	case strings.HasPrefix(text, "NOREPLICAS"):
 		return fmt.Errorf("%w: %s", ErrNotReplicated, strings.TrimPrefix(text, "NOREPLICAS "))
-	case strings.HasPrefix(text, "ERR unknown command"):
+	case strings.HasPrefix(text, "ERR unknown command 'LOCK."):
 		return ErrModuleMissing
 	case strings.HasPrefix(text, "ERR Protocol error: unauthenticated"):
 		// The server's reply to a long command before the password.
 		return serverError("NOAUTH Authentication required.")
-	case strings.Contains(text, token()):
+	case token() != "" && strings.Contains(text, token()):
 		return serverError(strings.ReplaceAll(text, token(), "(token)"))
 	}
 	return err
-}
-
-func unavailable(cause error) error {
-	return fmt.Errorf("%w: %w", ErrUnavailable, cause)
 }

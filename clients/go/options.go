@@ -2,47 +2,161 @@ package redislock
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 )
 
 // Unlimited is the longest Duration. As a WithMaxHold it sets no end.
 const Unlimited time.Duration = 1<<63 - 1
 
-// secret returns a token, which controls the lock. It is a function because no text form of a
-// function, nor of what has it, shows the token.
-type secret func() string
+const (
+	mostPermits  = 1<<32 - 1
+	mostReplicas = 1000
+	mostData     = 1024
+	mostToken    = 256
 
-func newSecret(token string) secret {
-	return func() string { return token }
-}
+	// The longest margin by default.
+	longestMargin = time.Second
+	// The longest time of LEAVE that the server takes.
+	longestLeave = 24 * time.Hour
+)
 
-// drawn returns a random token, and a function that draws another one.
-func drawn() (token secret, redraw func()) {
-	var text atomic.Value
-	redraw = func() { text.Store(randomText()) }
-	redraw()
-	return func() string { return text.Load().(string) }, redraw
-}
-
-// settings are the options of a lock.
+// settings are the keys and the options of a lock.
 type settings struct {
-	lease, keep, maxHold, atLeast, wait time.Duration
-	waitsForever, noRenewal             bool
-	token                               secret
-	// Draws another token. Nil if the program chose the token.
-	redraw                     func()
-	shared, session, reentrant bool
-	detached, sharesToken      bool
-	limit, permits, replicas   int
-	data                       *string
-	onLost                     func(*Lock)
-	wrong                      *ArgumentError
+	keys                                        []string
+	lease, margin, keep, maxHold, atLeast, wait time.Duration
+	renews, shared, session                     bool
+	limit, permits, replicas                    int
+	data                                        *string
+	onLost                                      func(*Grant)
+	wrong                                       *ArgumentError
 }
 
-// Option is an option of Locks.Lock and Locks.LockAll. A wrong value is returned there as an
-// *ArgumentError.
+// Option is an option of Locks.Lock and Locks.LockAll, which return an *ArgumentError for a wrong value.
+// Times are rounded up to whole milliseconds.
 type Option func(*settings)
+
+// WithLease sets how long others wait if this process dies. Default: 30 s.
+func WithLease(d time.Duration) Option {
+	return func(s *settings) { s.lease = s.positive("lease", d) }
+}
+
+// WithWait limits the time that Acquire and Do wait. 0 tries once. Default: no limit except the
+// context's.
+func WithWait(d time.Duration) Option {
+	return func(s *settings) { s.wait = s.zeroOrMore("wait", d) }
+}
+
+// WithShared makes the lock shared: shared holders admit each other.
+func WithShared() Option {
+	return func(s *settings) { s.shared = true }
+}
+
+// WithLimit makes the lock a semaphore of n permits, 1 to 2^32-1, of which a grant takes one.
+func WithLimit(n int) Option {
+	return func(s *settings) { s.limit = s.count("limit", n, mostPermits) }
+}
+
+// WithPermits makes a grant take n permits of the WithLimit. Default: 1.
+func WithPermits(n int) Option {
+	return func(s *settings) { s.permits = s.count("permits", n, mostPermits) }
+}
+
+// WithSession ties each grant to a connection of its own, and the grant ends with that connection.
+func WithSession() Option {
+	return func(s *settings) { s.session = true }
+}
+
+// WithKeep sets how long the server keeps the place of a waiter that it doesn't hear of. Default: 10 s.
+func WithKeep(d time.Duration) Option {
+	return func(s *settings) { s.keep = s.positive("keep", d) }
+}
+
+// WithoutRenewal makes a grant end with its lease. By default the lease is renewed at a third of it.
+func WithoutRenewal() Option {
+	return func(s *settings) { s.renews = false }
+}
+
+// WithMargin sets how long before the end of the lease a grant counts as lost, so that the program can
+// stop before anybody else has the lock. It is less than the lease. Default: a tenth of the lease, and
+// at most 1 s.
+func WithMargin(d time.Duration) Option {
+	return func(s *settings) { s.margin = s.zeroOrMore("margin", d) }
+}
+
+// WithMaxHold sets how long the lease is renewed, from the grant: the grant is lost then. Unlimited has
+// no end. Default: 24 h.
+func WithMaxHold(d time.Duration) Option {
+	return func(s *settings) { s.maxHold = s.positive("max hold", d) }
+}
+
+// WithAtLeast keeps others out until this time after the grant, though the lock is released before.
+// Default: 0.
+func WithAtLeast(d time.Duration) Option {
+	return func(s *settings) { s.atLeast = s.zeroOrMore("at least", d) }
+}
+
+// WithData shows up to 1024 bytes in LOCK.INFO to everyone who may read the key.
+func WithData(data string) Option {
+	return func(s *settings) {
+		if len(data) > mostData {
+			s.refuse("data", fmt.Sprintf("at most %d bytes", mostData))
+		}
+		s.data = &data
+	}
+}
+
+// WithReplicas makes every acquire wait until n replicas, 1 to 1000, have acknowledged the grant,
+// within the command timeout. Otherwise the error is ErrNotReplicated.
+func WithReplicas(n int) Option {
+	return func(s *settings) { s.replicas = s.count("replicas", n, mostReplicas) }
+}
+
+// WithOnLost calls a function once for each loss, in a goroutine of its own.
+func WithOnLost(onLost func(*Grant)) Option {
+	return func(s *settings) { s.onLost = onLost }
+}
+
+const byDefault time.Duration = -1
+
+func newSettings(keys []string, options []Option) (*settings, error) {
+	s := &settings{
+		keys: append([]string(nil), keys...), lease: 30 * time.Second, margin: byDefault,
+		keep: 10 * time.Second, maxHold: 24 * time.Hour, wait: Unlimited, renews: true,
+	}
+	for _, option := range options {
+		option(s)
+	}
+	if s.margin == byDefault {
+		s.margin = min(s.lease/10, longestMargin)
+	}
+	s.checkTogether()
+	if s.wrong != nil {
+		return nil, s.wrong
+	}
+	return s, nil
+}
+
+func (s *settings) checkTogether() {
+	if len(s.keys) == 0 {
+		s.refuse("keys", "at least one key")
+	}
+	seen := map[string]bool{}
+	for _, key := range s.keys {
+		if seen[key] {
+			s.refuse("keys", "different from each other")
+		}
+		seen[key] = true
+	}
+	if s.margin >= s.lease {
+		s.refuse("margin", "less than the lease")
+	}
+	if s.permits > 0 && s.limit == 0 {
+		s.refuse("permits", "set together with a limit")
+	}
+	if s.permits > s.limit {
+		s.refuse("permits", "at most the limit")
+	}
+}
 
 func (s *settings) refuse(argument, reason string) {
 	if s.wrong == nil {
@@ -57,6 +171,13 @@ func (s *settings) positive(argument string, d time.Duration) time.Duration {
 	return d
 }
 
+func (s *settings) zeroOrMore(argument string, d time.Duration) time.Duration {
+	if d < 0 {
+		s.refuse(argument, "0 or greater")
+	}
+	return d
+}
+
 func (s *settings) count(argument string, n, most int) int {
 	if n < 1 || n > most {
 		s.refuse(argument, fmt.Sprintf("1 to %d", most))
@@ -64,167 +185,103 @@ func (s *settings) count(argument string, n, most int) int {
 	return n
 }
 
-const (
-	mostPermits  = 1<<32 - 1
-	mostReplicas = 1000
-	mostData     = 1024
-	mostToken    = 256
+func (s *settings) firstLease() time.Duration {
+	return min(s.lease, plus(s.maxHold, s.margin))
+}
 
-	shortestLease = time.Millisecond
-	leaseRange    = "1 ms or greater"
-)
+// longestTrace returns how long the server may have a place or a grant of a token that it doesn't hear
+// of.
+func (s *settings) longestTrace() time.Duration { return max(s.firstLease(), s.keep) }
 
-// WithLease sets the time after which the lock ends unless it is renewed, at least 1 ms. The renewals
-// come at each third of it. Default: 30 s.
-func WithLease(d time.Duration) Option {
-	return func(s *settings) {
-		if d < shortestLease {
-			s.refuse("lease", leaseRange)
-		}
-		s.lease = d
+// --- commands -------------------------------------------------------------------------------------
+
+// command is the words of a command, and the place of its first key.
+type command struct {
+	words []any
+	keyAt int8
+}
+
+func (s *settings) command(verb string, token secret, options ...any) command {
+	if len(s.keys) == 1 {
+		return command{append([]any{"LOCK." + verb, s.keys[0], token()}, options...), 1}
 	}
-}
-
-// WithWait limits the time that Acquire and Do wait. 0 tries once. Default: no limit except the
-// context's.
-func WithWait(d time.Duration) Option {
-	return func(s *settings) {
-		if d < 0 {
-			s.refuse("wait", "0 or greater")
-		}
-		s.wait, s.waitsForever = d, false
+	words := []any{"LOCK.M" + verb, len(s.keys)}
+	for _, key := range s.keys {
+		words = append(words, key)
 	}
+	return command{append(append(words, token()), options...), 2}
 }
 
-// WithToken names the owner to the server. Who knows the token controls the lock. 1 to 256 bytes,
-// not "*". Default: 128 random bits.
-func WithToken(token string) Option {
-	return func(s *settings) {
-		if token == "" || len(token) > mostToken || token == "*" {
-			s.refuse("token", "1 to 256 bytes, and not *")
-		}
-		s.token, s.redraw = newSecret(token), nil
+func (s *settings) acquire(token secret, within time.Duration) command {
+	return s.command("ACQUIRE", token, s.withReplicas(s.grant(), within)...)
+}
+
+// waitFor returns the WAIT of a part of the time that is left. The last one leaves no place.
+func (s *settings) waitFor(token secret, block, left, within time.Duration) command {
+	words := append(s.grant(), "BLOCK", milliseconds(block))
+	if block < left {
+		words = append(words, "KEEP", milliseconds(min(s.keep, plus(left, time.Second))))
 	}
+	return s.command("WAIT", token, s.withReplicas(words, within)...)
 }
 
-// WithSharedToken makes the acquire of this Lock end nothing that other Locks with the token hold: one
-// that fails leaves the queue and releases nothing. If its reply is lost, the lock may stay until its
-// lease is over.
-func WithSharedToken() Option {
-	return func(s *settings) { s.sharesToken = true }
+func (s *settings) extend(token secret, lease time.Duration, words ...any) command {
+	return s.command("EXTEND", token, append([]any{"PX", milliseconds(lease)}, words...)...)
 }
 
-// WithShared makes the lock shared: shared holders admit each other.
-func WithShared() Option {
-	return func(s *settings) { s.shared = true }
-}
+func (s *settings) release(token secret) command { return s.command("RELEASE", token) }
 
-// WithLimit makes the lock a semaphore of n permits, 1 to 2^32-1, of which it takes one.
-func WithLimit(n int) Option {
-	return func(s *settings) { s.limit = s.count("limit", n, mostPermits) }
-}
-
-// WithPermits makes the lock take n permits of its WithLimit. Default: 1.
-func WithPermits(n int) Option {
-	return func(s *settings) { s.permits = s.count("permits", n, mostPermits) }
-}
-
-// WithSession ties the lock to a connection of its own. The server renews the lease, and releases
-// the lock when that connection closes.
-func WithSession() Option {
-	return func(s *settings) { s.session = true }
-}
-
-// WithKeep sets how long the server keeps the place in the queue without hearing of the waiter.
-// Default: 10 s.
-func WithKeep(d time.Duration) Option {
-	return func(s *settings) { s.keep = s.positive("keep", d) }
-}
-
-// WithoutRenewal makes the lock end with its lease.
-func WithoutRenewal() Option {
-	return func(s *settings) { s.noRenewal = true }
-}
-
-// WithDetached makes the grant independent of the Lock: a Lock that is collected while it is held
-// isn't released. The lock then ends with its lease, without further renewals, or another Lock with
-// the token takes it over with Adopt.
-func WithDetached() Option {
-	return func(s *settings) { s.detached = true }
-}
-
-// WithReentrant admits the owner again, which is the Lock: Acquire adds a hold while the lock is
-// held, and it takes as many calls of Release.
-func WithReentrant() Option {
-	return func(s *settings) { s.reentrant = true }
-}
-
-// WithMaxHold sets the longest time that a lock is held: it is lost then. Unlimited sets no end.
-// Default: 24 h.
-func WithMaxHold(d time.Duration) Option {
-	return func(s *settings) { s.maxHold = s.positive("max hold", d) }
-}
-
-// WithAtLeast keeps others out until this time after the grant, though the lock is released before.
-// Default: 0.
-func WithAtLeast(d time.Duration) Option {
-	return func(s *settings) {
-		if d < 0 {
-			s.refuse("at least", "0 or greater")
-		}
-		s.atLeast = d
+// releaseAfter returns the command that ends the lock later, without its connection.
+func (s *settings) releaseAfter(token secret, rest time.Duration) command {
+	if s.session {
+		return s.extend(token, rest, "NOSESSION")
 	}
+	return s.extend(token, rest)
 }
 
-// WithData shows up to 1024 bytes in LOCK.INFO to everyone who may read the key.
-func WithData(data string) Option {
-	return func(s *settings) {
-		if len(data) > mostData {
-			s.refuse("data", "at most 1024 bytes")
-		}
-		s.data = &data
-	}
+func (s *settings) leave(token secret, d time.Duration) command {
+	return s.command("RELEASE", token, "LEAVE", milliseconds(min(d, longestLeave)))
 }
 
-// WithReplicas makes every acquire wait until n replicas, 1 to 1000, have acknowledged the grant,
-// for at most the command timeout. Otherwise it is released, and the error is ErrNotReplicated.
-func WithReplicas(n int) Option {
-	return func(s *settings) { s.replicas = s.count("replicas", n, mostReplicas) }
+// cancel returns the command that ends the waits of a token, also those for several keys.
+func (s *settings) cancel(token secret) command {
+	return command{[]any{"LOCK.CANCEL", s.keys[0], token()}, 1}
 }
 
-// WithOnLost calls a function once for each loss, in a goroutine of its own. Use the lock that it
-// gets: a Lock that its own function refers to can't be collected.
-func WithOnLost(onLost func(*Lock)) Option {
-	return func(s *settings) { s.onLost = onLost }
+func (s *settings) grant() []any {
+	words := []any{"PX", milliseconds(s.firstLease())}
+	if s.shared || s.limit > 0 {
+		words = append(words, "SHARED")
+	}
+	if s.limit > 0 {
+		words = append(words, "LIMIT", s.limit, "PERMITS", max(s.permits, 1))
+	}
+	if s.data != nil {
+		words = append(words, "DATA", *s.data)
+	}
+	return words
 }
 
-func newSettings(keys []string, options []Option) (settings, error) {
-	s := settings{
-		lease: 30 * time.Second, keep: 10 * time.Second, maxHold: 24 * time.Hour, waitsForever: true,
+func (s *settings) withReplicas(words []any, within time.Duration) []any {
+	if s.replicas == 0 {
+		return words
 	}
-	s.token, s.redraw = drawn()
-	for _, option := range options {
-		option(&s)
+	return append(words, "REPLICAS", s.replicas, "WITHIN", milliseconds(within))
+}
+
+// milliseconds returns a time in whole milliseconds, at least 1, rounded up.
+func milliseconds(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if d > time.Duration(ms)*time.Millisecond {
+		ms++
 	}
-	if len(keys) == 0 {
-		s.refuse("keys", "at least one key")
+	return max(ms, 1)
+}
+
+// plus returns the sum of two times, at most the longest one.
+func plus(a, b time.Duration) time.Duration {
+	if a > Unlimited-b {
+		return Unlimited
 	}
-	seen := map[string]bool{}
-	for _, key := range keys {
-		if seen[key] {
-			s.refuse("keys", "different from each other")
-		}
-		seen[key] = true
-	}
-	if s.permits > 0 && s.limit == 0 {
-		s.refuse("permits", "set together with a limit")
-	}
-	if s.permits > s.limit {
-		s.refuse("permits", "at most the limit")
-	}
-	if s.wrong != nil {
-		return s, s.wrong
-	}
-	s.shared = s.shared || s.limit > 0
-	return s, nil
+	return a + b
 }

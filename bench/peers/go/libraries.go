@@ -54,16 +54,18 @@ func ours(client *redis.Client) (func() acquire, error) {
 	if err != nil {
 		return nil, err
 	}
+	lock, err := locks.Lock(key)
+	if err != nil {
+		return nil, err
+	}
 	return func() acquire {
-		lock, err := locks.Lock(key)
 		return func() (func() error, error) {
+			ctx := context.Background()
+			grant, err := lock.Acquire(ctx)
 			if err != nil {
 				return nil, err
 			}
-			ctx := context.Background()
-			release := func() error { return lock.Release(ctx) }
-			_, err := lock.Acquire(ctx)
-			return release, err
+			return func() error { return grant.Release(ctx) }, nil
 		}
 	}, nil
 }

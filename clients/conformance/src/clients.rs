@@ -17,7 +17,7 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("node-redis", "node", &[Grants, Reentrant]),
     ("rust-sync", "rust", &[Owners, Reentrant]),
     ("rust-tokio", "rust", &[Owners, Reentrant]),
-    ("go", "go", &[Grants, Reentrant]),
+    ("go", "go", &[Owners, Reentrant]),
     ("jedis", "java", &[Grants, Reentrant, DrawnToken]),
     ("lettuce", "java", &[Grants, Reentrant, DrawnToken]),
     ("php", "php", &[Owners, Reentrant, Background, Interruption]),

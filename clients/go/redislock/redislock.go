@@ -15,6 +15,7 @@ import (
 
 	client "github.com/redis-lock/redis-lock/clients/go"
 	"github.com/redis-lock/redis-lock/clients/go/internal/dropin"
+	"github.com/redis-lock/redis-lock/clients/go/internal/shape"
 )
 
 // Errors of this package. Compare with errors.Is. An outage is client.ErrUnavailable, and a wrong
@@ -28,22 +29,19 @@ var (
 
 // RedisClient is a client of go-redis: a *redis.Client (also one of NewFailoverClient), a
 // *redis.ClusterClient, or what embeds one.
-type RedisClient = redis.UniversalClient
+type RedisClient interface{ redis.Scripter }
 
 // Client obtains locks. It is safe for concurrent use.
 type Client struct {
 	locks *client.Locks
-	// Keeps the client, because its Locks end with it.
-	below RedisClient
 	wrong error
 }
 
 // New returns a Client. It sends nothing. Each call fails with a *client.ArgumentError if this isn't a
 // client of go-redis.
 func New(below RedisClient) *Client {
-	c := &Client{below: below}
-	c.locks, c.wrong = dropin.LocksOf(below, c)
-	return c
+	locks, err := dropin.LocksOf(below)
+	return &Client{locks, err}
 }
 
 // NewFromLocks is New with a Locks in place of a client of go-redis. The caller closes it.
@@ -93,17 +91,16 @@ func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Durati
 	if options == nil {
 		options = &Options{}
 	}
-	token := options.Token
-	if token == "" {
-		token = dropin.RandomToken()
-	}
-	settings := []client.Option{
-		client.WithLease(ttl), client.WithToken(token), client.WithoutRenewal(), client.WithDetached(),
-		// Refresh may go on for ever.
-		client.WithMaxHold(client.Unlimited),
-	}
+	settings := dropin.Options(ttl)
+	shapes := dropin.Drawn
 	if options.Token != "" {
-		settings = append(settings, client.WithSharedToken())
+		if len(options.Token) > mostToken || options.Token == "*" {
+			return nil, &client.ArgumentError{Argument: "token", Reason: "1 to 256 bytes, and not *"}
+		}
+		token := options.Token
+		shapes = func() shape.Shape {
+			return shape.Shape{Token: func() string { return token }, IsChosen: true}
+		}
 	}
 	if options.Metadata != "" || options.Token != "" {
 		settings = append(settings, client.WithData(options.Metadata))
@@ -114,11 +111,14 @@ func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Durati
 	}
 	limited, cancel := limit(ctx, ttl)
 	defer cancel()
-	if err := obtain(limited, lock, options.strategy()); err != nil {
+	grant, err := obtain(limited, lock, shapes, options.strategy())
+	if err != nil {
 		return nil, err
 	}
-	return &Lock{Client: c, lock: lock, metadata: options.Metadata}, nil
+	return &Lock{Client: c, grant: grant, metadata: options.Metadata}, nil
 }
+
+const mostToken = 256
 
 // limit returns a context that ends after the lease if it has no other deadline.
 func limit(ctx context.Context, ttl time.Duration) (context.Context, context.CancelFunc) {
@@ -128,25 +128,28 @@ func limit(ctx context.Context, ttl time.Duration) (context.Context, context.Can
 	return context.WithTimeout(ctx, ttl)
 }
 
-// obtain tries once, and then waits in the queue.
-func obtain(ctx context.Context, lock *client.Lock, strategy RetryStrategy) error {
-	_, err := lock.TryAcquire(ctx)
+// obtain tries once, and then waits in the queue. Each of the two has a token of its own, unless the program
+// chose it.
+func obtain(
+	ctx context.Context, lock *client.Lock, shapes func() shape.Shape, strategy RetryStrategy,
+) (*client.Grant, error) {
+	grant, err := dropin.Try(ctx, lock, shapes())
 	if !isRefusal(err) {
-		return err
+		return grant, err
 	}
 	first := strategy.NextBackoff()
 	if first <= 0 {
-		return ErrNotObtained
+		return nil, ErrNotObtained
 	}
 	wait := patience(ctx, first, strategy)
-	err = dropin.Acquire(ctx, lock, wait, func() time.Duration { return first })
+	grant, err = dropin.Acquire(ctx, lock, shapes(), wait, func() time.Duration { return first })
 	switch {
 	case isRefusal(err) && ctx.Err() == nil:
-		return ErrNotObtained
+		return nil, ErrNotObtained
 	case isRefusal(err), errors.Is(err, context.Canceled):
-		return errors.Join(ErrNotObtained, ctx.Err())
+		return nil, errors.Join(ErrNotObtained, ctx.Err())
 	}
-	return err
+	return grant, err
 }
 
 // shortestBackoff is the least time that a try counts for, so that the sum of backoffs ends.
@@ -179,31 +182,31 @@ func (o *Options) strategy() RetryStrategy {
 // Lock is a lock that was obtained. It ends with its lease, also if it is collected before.
 type Lock struct {
 	*Client
-	lock     *client.Lock
+	grant    *client.Grant
 	metadata string
 }
 
 // Key returns the first key.
-func (l *Lock) Key() string { return l.lock.Keys()[0] }
+func (l *Lock) Key() string { return l.grant.Keys()[0] }
 
 // Keys returns the keys.
-func (l *Lock) Keys() []string { return l.lock.Keys() }
+func (l *Lock) Keys() []string { return l.grant.Keys() }
 
 // Token returns the token. Who knows it controls the lock.
-func (l *Lock) Token() string { return l.lock.Token() }
+func (l *Lock) Token() string { return l.grant.Token() }
 
 // Metadata returns the metadata.
 func (l *Lock) Metadata() string { return l.metadata }
 
 // Fence returns the fence, which is greater than that of every earlier grant of the keys.
-func (l *Lock) Fence() int64 { return l.lock.Fence() }
+func (l *Lock) Fence() int64 { return l.grant.Fence() }
 
 // String returns the keys and the state, without the token.
 func (l *Lock) String() string {
 	if l == nil {
 		return "redislock.Lock(none)"
 	}
-	return fmt.Sprint(l.lock)
+	return fmt.Sprint(l.grant)
 }
 
 // TTL returns the remaining lease by the server's clock, or 0 if the lock isn't held any more.
@@ -211,7 +214,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if l == nil {
 		return 0, ErrLockNotHeld
 	}
-	left, err := l.lock.Left(ctx)
+	left, err := l.grant.TTL(ctx)
 	if dropin.IsOldLock(err) {
 		return 0, nil
 	}
@@ -232,7 +235,7 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, options *Options)
 	defer cancel()
 	strategy := options.strategy()
 	for {
-		err := l.lock.Extend(ctx, ttl)
+		err := dropin.Extend(ctx, l.grant, ttl)
 		switch {
 		case isGone(err):
 			return ErrNotObtained
@@ -257,7 +260,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {
 		return ErrLockNotHeld
 	}
-	err := l.lock.Release(ctx)
+	err := l.grant.Release(ctx)
 	if isGone(err) {
 		return ErrLockNotHeld
 	}

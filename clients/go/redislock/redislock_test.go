@@ -181,9 +181,9 @@ func TestAFailedObtainReleasesNothingOfItsToken(t *testing.T) {
 	first, err := locker.ObtainMulti(background, []string{"a", "b"}, time.Minute, &redislock.Options{Token: "foo"})
 	check(t, err)
 	goOn := s.Stop(t)
-	cancelled, cancel := context.WithCancel(background)
-	time.AfterFunc(100*time.Millisecond, cancel)
-	for _, ctx := range []context.Context{background, cancelled} {
+	for _, limit := range []time.Duration{time.Hour, 100 * time.Millisecond} {
+		ctx, cancel := context.WithCancel(background)
+		time.AfterFunc(limit, cancel)
 		_, err := locker.ObtainMulti(ctx, []string{"a", "b"}, time.Minute, &redislock.Options{Token: "foo"})
 		if err == nil {
 			t.Error("obtained from a server that stands still")
@@ -200,7 +200,7 @@ func TestAFailedObtainReleasesNothingOfItsToken(t *testing.T) {
 func TestTheEndOfALeaseReleasesNothingOfItsToken(t *testing.T) {
 	s := serve(t)
 	lost := make(chan struct{}, 2)
-	locks, err := client.New(s.Client, client.WithObserver(client.Observer{Lost: func(*client.Lock) { lost <- struct{}{} }}))
+	locks, err := client.New(s.Client, client.WithObserver(client.Observer{Lost: func(*client.Grant) { lost <- struct{}{} }}))
 	check(t, err)
 	defer locks.Close()
 	locker := redislock.NewFromLocks(locks)
@@ -333,7 +333,7 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 	}
 	waits := make(chan error)
 	go func() {
-		_, err := locker.Obtain(background, "k", time.Minute, retry(time.Second, 2))
+		_, err := locker.Obtain(background, "k", time.Minute, retry(time.Second, 5))
 		waits <- err
 	}()
 	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
@@ -367,7 +367,7 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		return refreshed.Refresh(background, time.Minute, retry(200*time.Millisecond, 1))
 	})
 	play("release", time.Second, late, func() error { return released.Release(background) })
-	play("wait", 0, 2*time.Second+late, func() error { return <-waits })
+	play("wait", 3*time.Second, 2*time.Second+late, func() error { return <-waits })
 	all.Wait()
 	goOn()
 	for _, key := range []string{"a", "free1", "free2", "free3"} {

@@ -9,6 +9,7 @@ import (
 
 	redislock "github.com/redis-lock/redis-lock/clients/go"
 	"github.com/redis-lock/redis-lock/clients/go/internal/dropin"
+	"github.com/redis-lock/redis-lock/clients/go/internal/shape"
 )
 
 // Mutex is a lock, which ends with its expiry unless Extend renews it. Goroutines that share a Mutex
@@ -29,8 +30,8 @@ type Mutex struct {
 	// The value, or nil before the first lock. It is a function because no text form shows it then.
 	value func() string
 	until time.Time
-	// One for each node, or nil if the mutex wasn't locked through this object.
-	locks []*redislock.Lock
+	// The grants of the nodes, each nil if the mutex wasn't locked there through this object.
+	grants []*redislock.Grant
 }
 
 // Name returns the name, which is the key.
@@ -58,10 +59,10 @@ func (m *Mutex) Until() time.Time {
 func (m *Mutex) Fence() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.locks) != 1 {
+	if len(m.grants) != 1 || m.grants[0] == nil {
 		return 0
 	}
-	return m.locks[0].Fence()
+	return m.grants[0].Fence()
 }
 
 // String returns the name, without the value.
@@ -87,16 +88,12 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 	if err := m.check(); err != nil {
 		return err
 	}
-	var value func() string
-	if m.generate != nil {
-		text, err := m.generate()
-		if err != nil {
-			return err
-		}
-		value = func() string { return text }
+	claims, err := m.claims()
+	if err != nil {
+		return err
 	}
 	if len(m.redsync.nodes) == 1 && tries > 1 {
-		return m.wait(ctx, value)
+		return m.wait(ctx, claims())
 	}
 	var failed error
 	for try := range tries {
@@ -107,7 +104,7 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 				return ErrFailed
 			}
 		}
-		if failed = m.try(ctx, value); failed == nil || isArgument(failed) {
+		if failed = m.try(ctx, claims()); failed == nil || isArgument(failed) {
 			return failed
 		}
 	}
@@ -136,22 +133,50 @@ func (m *Mutex) check() error {
 	return nil
 }
 
+// claim is what one lock of a mutex says of its owner.
+type claim struct {
+	value   func() string
+	shape   shape.Shape
+	options []redislock.Option
+}
+
+// claims returns a function that makes the claim of each try. By default its value is a token that no other
+// try uses. A value that the program generates isn't the token, because two owners with one value must
+// exclude each other.
+func (m *Mutex) claims() (func() claim, error) {
+	if m.generate == nil {
+		return drawn, nil
+	}
+	value, err := m.generate()
+	return func() claim { return claimOf(value) }, err
+}
+
+func drawn() claim {
+	s := dropin.Drawn()
+	return claim{s.Token, s, nil}
+}
+
+// claimOf shows the value as data.
+func claimOf(value string) claim {
+	return claim{func() string { return value }, shape.Shape{}, []redislock.Option{redislock.WithData(value)}}
+}
+
 func isArgument(err error) bool {
 	var wrong *redislock.ArgumentError
 	return errors.As(err, &wrong)
 }
 
 // wait waits in the queue of the only node.
-func (m *Mutex) wait(ctx context.Context, value func() string) error {
-	locks, err := m.newLocks(value)
+func (m *Mutex) wait(ctx context.Context, c claim) error {
+	lock, err := m.lockOn(0, c)
 	if err != nil {
 		return err
 	}
 	pause := func() time.Duration { return m.delay(1) }
-	err = dropin.Acquire(ctx, locks[0], m.patience(), pause)
+	grant, err := dropin.Acquire(ctx, lock, c.shape, m.patience(), pause)
 	switch {
 	case err == nil:
-		return m.hold(ctx, value, locks)
+		return m.hold(ctx, c.value, []*redislock.Grant{grant})
 	case errors.Is(err, context.Canceled), isRefusal(err) && ctx.Err() != nil:
 		return ErrFailed
 	case isRefusal(err):
@@ -179,36 +204,56 @@ func (m *Mutex) patience() time.Duration {
 const longestPatience = 10 * 365 * 24 * time.Hour
 
 // try tries once on each node.
-func (m *Mutex) try(ctx context.Context, value func() string) error {
+func (m *Mutex) try(ctx context.Context, c claim) error {
 	within, cancel := context.WithTimeout(ctx, m.tryTimeout())
 	defer cancel()
-	locks, err := m.newLocks(value)
-	if err != nil {
-		return err
-	}
-	trying, stop := context.WithCancel(within)
-	n, err := m.onNodes(func(node int) error { return tryOn(trying, locks[node]) })
-	// Fail-fast leaves tries behind, which end here.
-	stop()
+	got := grants{of: make([]*redislock.Grant, len(m.redsync.nodes))}
+	n, err := m.onNodes(func(node int) error {
+		lock, err := m.lockOn(node, c)
+		if err != nil {
+			return err
+		}
+		grant, err := dropin.Try(within, lock, c.shape)
+		if err != nil {
+			return err
+		}
+		return got.add(node, grant)
+	})
+	all := got.close()
 	if n >= m.quorum() {
-		err = m.hold(ctx, value, locks)
-		if err == nil {
+		if err = m.hold(within, c.value, all); err == nil {
 			return nil
 		}
 	}
-	m.giveBack(within, locks)
+	giveBack(within, all)
 	return err
 }
 
-// tryOn tries on one node. A grant that comes after the end of the context is given back, because
-// the Unlock of the mutex may be over.
-func tryOn(ctx context.Context, lock *redislock.Lock) error {
-	_, err := lock.TryAcquire(ctx)
-	if err == nil && ctx.Err() != nil {
-		go func() { _ = lock.Release(context.Background()) }()
-		return ctx.Err()
+// grants are the grants of one try.
+type grants struct {
+	mu     sync.Mutex
+	of     []*redislock.Grant
+	closed bool
+}
+
+// add gives a grant back that comes after the end of the try, which fail-fast leaves behind: the Unlock
+// of the mutex may be over.
+func (g *grants) add(node int, grant *redislock.Grant) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		go func() { _ = grant.Release(context.Background()) }()
+		return ErrFailed
 	}
-	return err
+	g.of[node] = grant
+	return nil
+}
+
+func (g *grants) close() []*redislock.Grant {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	return g.of
 }
 
 func (m *Mutex) tryTimeout() time.Duration {
@@ -217,71 +262,49 @@ func (m *Mutex) tryTimeout() time.Duration {
 
 // giveBack releases what was granted on too few nodes. What doesn't end within the context goes on
 // in the background.
-func (m *Mutex) giveBack(ctx context.Context, locks []*redislock.Lock) {
-	var all sync.WaitGroup
-	for _, lock := range locks {
-		if lock.IsHeld() {
-			all.Add(1)
+func giveBack(ctx context.Context, all []*redislock.Grant) {
+	var releases sync.WaitGroup
+	for _, grant := range all {
+		if grant != nil {
+			releases.Add(1)
 			go func() {
-				defer all.Done()
-				_ = lock.Release(ctx)
+				defer releases.Done()
+				_ = grant.Release(ctx)
 			}()
 		}
 	}
-	all.Wait()
+	releases.Wait()
 }
 
 func (m *Mutex) quorum() int { return len(m.redsync.nodes)/2 + 1 }
 
-// options returns the options of a Lock of this mutex.
-func (m *Mutex) options(more ...redislock.Option) []redislock.Option {
-	return append([]redislock.Option{
-		redislock.WithLease(m.expiry), redislock.WithoutRenewal(), redislock.WithDetached(),
-		// Extend may go on for ever.
-		redislock.WithMaxHold(redislock.Unlimited),
-	}, more...)
+// lockOn returns the lock of this mutex on a node.
+func (m *Mutex) lockOn(node int, c claim) (*redislock.Lock, error) {
+	return m.redsync.nodes[node].Lock(m.name, dropin.Options(m.expiry, c.options...)...)
 }
 
-// newLocks returns a Lock for each node. A program's value isn't the token, because two owners with one
-// value must exclude each other.
-func (m *Mutex) newLocks(value func() string) ([]*redislock.Lock, error) {
-	own := redislock.WithToken(dropin.RandomToken())
-	if value != nil {
-		own = redislock.WithData(value())
-	}
-	var locks []*redislock.Lock
-	for _, node := range m.redsync.nodes {
-		lock, err := node.Lock(m.name, m.options(own)...)
-		if err != nil {
-			return nil, err
-		}
-		locks = append(locks, lock)
-	}
-	return locks, nil
-}
-
-// hold makes a grant the one of this mutex, or gives it back if it came too late.
-func (m *Mutex) hold(ctx context.Context, value func() string, locks []*redislock.Lock) error {
-	until := m.validUntil(locks)
+// hold makes grants those of this mutex, or gives them back if they came too late.
+func (m *Mutex) hold(ctx context.Context, value func() string, all []*redislock.Grant) error {
+	until := m.validUntil(all)
 	if !time.Now().Before(until) {
-		m.giveBack(ctx, locks)
+		giveBack(ctx, all)
 		return ErrFailed
-	}
-	if value == nil {
-		value = locks[0].Token
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.value, m.locks, m.until = value, locks, until
+	m.value, m.grants, m.until = value, all, until
 	return nil
 }
 
 // validUntil returns the time until which a majority holds the lock, less the drift, or the zero time.
-func (m *Mutex) validUntil(locks []*redislock.Lock) time.Time {
+func (m *Mutex) validUntil(all []*redislock.Grant) time.Time {
 	var ends []time.Time
-	for _, lock := range locks {
-		if lock != nil && !lock.Until().IsZero() {
-			ends = append(ends, lock.Until())
+	for _, grant := range all {
+		if grant == nil {
+			continue
+		}
+		if left := grant.Left(); left > 0 {
+			ends = append(ends, time.Now().Add(left))
 		}
 	}
 	if len(ends) < m.quorum() {
@@ -302,13 +325,11 @@ func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 	if err := m.check(); err != nil {
 		return false, err
 	}
+	was := m.now()
 	n, err := m.onNodes(func(node int) error {
-		lock, isFound, err := m.on(ctx, node)
-		if err == nil && isFound {
-			_, err = lock.Adopt(ctx)
-		}
+		grant, err := m.on(ctx, node, was)
 		if err == nil {
-			err = lock.Release(ctx)
+			err = grant.Release(ctx)
 		}
 		if errors.Is(err, redislock.ErrLost) || errors.Is(err, redislock.ErrNotHeld) {
 			return ErrLockAlreadyExpired
@@ -331,20 +352,17 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	if err := m.check(); err != nil {
 		return false, err
 	}
+	was := m.now()
 	n, err := m.onNodes(func(node int) error {
-		lock, isFound, err := m.on(ctx, node)
-		switch {
-		case err != nil:
-		case isFound:
-			_, err = lock.Adopt(ctx)
-		default:
-			err = lock.Extend(ctx, m.expiry)
+		grant, err := m.on(ctx, node, was)
+		if err == nil {
+			err = dropin.Extend(ctx, grant, m.expiry)
 		}
-		if m.reacquires && lock != nil && isRefusal(err) {
-			lock, err = m.reacquire(ctx, node)
+		if m.reacquires && isRefusal(err) {
+			grant, err = m.reacquire(ctx, node, was)
 		}
 		if err == nil {
-			m.keep(node, lock)
+			m.keep(node, grant)
 		}
 		return err
 	})
@@ -353,7 +371,7 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	until := m.validUntil(m.locks)
+	until := m.validUntil(m.grants)
 	if !time.Now().Before(until) {
 		return false, ErrExtendFailed
 	}
@@ -363,13 +381,13 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 
 // reacquire acquires a lock that was lost or released, with the same value, if it is free. The token is
 // another one, because a release with the one before may still be on its way.
-func (m *Mutex) reacquire(ctx context.Context, node int) (*redislock.Lock, error) {
-	lock, err := m.redsync.nodes[node].Lock(m.name, m.options(
-		redislock.WithToken(dropin.RandomToken()), redislock.WithData(m.Value()))...)
-	if err == nil {
-		_, err = lock.TryAcquire(ctx)
+func (m *Mutex) reacquire(ctx context.Context, node int, was ownership) (*redislock.Grant, error) {
+	c := claimOf(was.value())
+	lock, err := m.lockOn(node, c)
+	if err != nil {
+		return nil, err
 	}
-	return lock, err
+	return dropin.Try(ctx, lock, c.shape)
 }
 
 // Valid is ValidContext without a context.
@@ -381,79 +399,87 @@ func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
 	if err := m.check(); err != nil {
 		return false, err
 	}
+	was := m.now()
 	n, err := m.onNodes(func(node int) error {
-		lock, isFound, err := m.on(ctx, node)
-		if err != nil || isFound {
-			return err
+		if grant := was.grants[node]; grant != nil {
+			isOwned, err := grant.Owned(ctx)
+			if err != nil || isOwned {
+				return err
+			}
 		}
-		isOwned, err := lock.Owned(ctx)
-		if err == nil && !isOwned {
-			return redislock.ErrNotHeld
-		}
+		_, err := m.find(ctx, node, was)
 		return err
 	})
 	return n >= m.quorum(), err
 }
 
-// on returns the Lock of this mutex on a node. If another mutex locked it with this value, or extended
-// it beyond the lease of this one, it is found at the server, and isFound is true. It fails with
-// redislock.ErrNotHeld.
-func (m *Mutex) on(ctx context.Context, node int) (lock *redislock.Lock, isFound bool, err error) {
-	m.mu.Lock()
-	value := m.value
-	if m.locks != nil {
-		lock = m.locks[node]
-	}
-	m.mu.Unlock()
-	if lock != nil && value != nil && lock.IsLost() {
-		// Nothing is sent: it only ends the claim of this Lock.
-		_ = lock.Release(ctx)
-		lock = nil
-	}
-	switch {
-	case lock != nil:
-		return lock, false, nil
-	case value == nil:
-		return nil, false, redislock.ErrNotHeld
-	}
-	lock, err = m.find(ctx, m.redsync.nodes[node], value())
-	return lock, err == nil, err
+// ownership is what a mutex has at the begin of a call. A part of the call that fail-fast leaves behind must
+// not meet the next lock.
+type ownership struct {
+	value func() string
+	// The grants of the nodes, each nil if there is none or it is lost.
+	grants []*redislock.Grant
 }
 
-// find returns the Lock with this value: its token, or else the data of a holder. It fails with
-// redislock.ErrNotHeld, and returns a Lock that may acquire it if there can be one.
-func (m *Mutex) find(ctx context.Context, node *redislock.Locks, value string) (*redislock.Lock, error) {
-	byToken, err := node.Lock(m.name, m.options(redislock.WithToken(value))...)
-	if err == nil {
-		isOwned, err := byToken.Owned(ctx)
-		if err != nil || isOwned {
-			return byToken, err
-		}
-	}
-	asker, err := node.Lock(m.name)
-	if err != nil {
-		return nil, err
-	}
-	holders, err := asker.Holders(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, holder := range holders {
-		if holder.Data == value && holder.Token() != "" {
-			return node.Lock(m.name, m.options(redislock.WithToken(holder.Token()))...)
-		}
-	}
-	return byToken, redislock.ErrNotHeld
-}
-
-// keep notes the Lock of a node.
-func (m *Mutex) keep(node int, lock *redislock.Lock) {
+func (m *Mutex) now() ownership {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.locks == nil {
-		m.locks = make([]*redislock.Lock, len(m.redsync.nodes))
+	o := ownership{m.value, make([]*redislock.Grant, len(m.redsync.nodes))}
+	for node, grant := range m.grants {
+		if grant != nil && !grant.IsLost() {
+			o.grants[node] = grant
+		}
 	}
-	m.locks[node] = lock
+	if o.value == nil {
+		o.value = func() string { return "" }
+	}
+	return o
+}
+
+// on returns the grant of this mutex on a node. If another mutex locked it with this value, or extended
+// it beyond the lease of this one, it is found at the server. It fails with redislock.ErrNotHeld.
+func (m *Mutex) on(ctx context.Context, node int, was ownership) (*redislock.Grant, error) {
+	if grant := was.grants[node]; grant != nil {
+		return grant, nil
+	}
+	holder, err := m.find(ctx, node, was)
+	if err != nil {
+		return nil, err
+	}
+	return m.redsync.nodes[node].Adopt(
+		shape.In(ctx, shape.Shape{}), []string{m.name}, holder.Token(), holder.Fence, dropin.Options(m.expiry)...)
+}
+
+// find returns the holder with the value of this mutex. It fails with redislock.ErrNotHeld.
+func (m *Mutex) find(ctx context.Context, node int, was ownership) (redislock.Holder, error) {
+	value := was.value()
+	if value == "" {
+		return redislock.Holder{}, redislock.ErrNotHeld
+	}
+	lock, err := m.redsync.nodes[node].Lock(m.name)
+	if err != nil {
+		return redislock.Holder{}, err
+	}
+	holders, err := lock.Holders(ctx)
+	if err != nil {
+		return redislock.Holder{}, err
+	}
+	for _, holder := range holders {
+		if token := holder.Token(); token == value || token != "" && holder.Data == value {
+			return holder, nil
+		}
+	}
+	return redislock.Holder{}, redislock.ErrNotHeld
+}
+
+// keep notes the grant of a node.
+func (m *Mutex) keep(node int, grant *redislock.Grant) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.grants == nil {
+		m.grants = make([]*redislock.Grant, len(m.redsync.nodes))
+	}
+	m.grants[node] = grant
 }
 
 // onNodes calls act for all nodes at once. It returns how many succeeded, and the errors of the

@@ -23,8 +23,6 @@ const (
 // Redsync makes mutexes on one server, or on several independent ones.
 type Redsync struct {
 	nodes []*redislock.Locks
-	// Keeps the clients, because their Locks end with them.
-	clients []redis.UniversalClient
 	// A wrong argument, which each call of a mutex returns.
 	wrong error
 }
@@ -36,9 +34,9 @@ type Redsync struct {
 // One client is one server, or one cluster. Several are independent masters, of which a mutex needs
 // the majority: that is the Redlock algorithm.
 func New(clients ...redis.UniversalClient) *Redsync {
-	r := &Redsync{clients: clients}
+	r := &Redsync{}
 	for _, client := range clients {
-		locks, err := dropin.LocksOf(client, r)
+		locks, err := dropin.LocksOf(client)
 		if err != nil {
 			r.wrong = err
 		}

@@ -393,7 +393,8 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 		return ctx
 	}
 	waits := make(chan error)
-	ends := deadline()
+	ends, end := context.WithTimeout(background, 5*time.Second)
+	defer end()
 	go func() { waits <- rs.NewMutex("k").LockContext(ends) }()
 	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
 	goOn := s.Stop(t)

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,11 +33,16 @@ type order struct {
 	Username         string   `json:"username"`
 	Password         string   `json:"password"`
 	CommandTimeoutMs number   `json:"command_timeout_ms"`
+	List             string   `json:"list"`
+	Tasks            int      `json:"tasks"`
+	Seconds          float64  `json:"seconds"`
+	MostWaitMs       float64  `json:"most_wait_ms"`
 	Lock             string   `json:"lock"`
 	Keys             []any    `json:"keys"`
 	LeaseMs          number   `json:"lease_ms"`
 	WaitMs           number   `json:"wait_ms"`
 	KeepMs           number   `json:"keep_ms"`
+	MarginMs         number   `json:"margin_ms"`
 	MaxHoldMs        number   `json:"max_hold_ms"`
 	AtLeastMs        number   `json:"at_least_ms"`
 	WorkMs           number   `json:"work_ms"`
@@ -45,8 +52,6 @@ type order struct {
 	Renew            *bool    `json:"renew"`
 	Shared           bool     `json:"shared"`
 	Session          bool     `json:"session"`
-	Reentrant        bool     `json:"reentrant"`
-	Token            any      `json:"token"`
 	Data             *string  `json:"data"`
 	Fail             *string  `json:"fail"`
 	CancelsID        int64    `json:"of"`
@@ -81,9 +86,12 @@ func (n number) count() (int, error) {
 type answer map[string]any
 
 type driver struct {
-	locks   *redislock.Locks
-	mu      sync.Mutex
-	named   map[string]*redislock.Lock
+	client redis.UniversalClient
+	locks  *redislock.Locks
+	mu     sync.Mutex
+	named  map[string]*redislock.Lock
+	// The latest grant of each lock.
+	grants  map[string]*redislock.Grant
 	cancels map[int64]context.CancelFunc
 }
 
@@ -102,7 +110,8 @@ func say(line answer) {
 
 func main() {
 	d := &driver{
-		named: map[string]*redislock.Lock{}, cancels: map[int64]context.CancelFunc{},
+		named: map[string]*redislock.Lock{}, grants: map[string]*redislock.Grant{},
+		cancels: map[int64]context.CancelFunc{},
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -187,42 +196,58 @@ func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 		return answer{"ok": true, "count": count}, err
 	}
 	d.mu.Lock()
-	lock := d.named[o.Lock]
+	lock, grant := d.named[o.Lock], d.grants[o.Lock]
 	d.mu.Unlock()
 	switch o.Do {
 	case "acquire":
-		return acquire(ctx, lock, o)
+		return d.acquire(ctx, lock, o)
+	case "block":
+		return d.block(ctx, lock, o)
+	case "write":
+		return d.write(ctx, lock, o)
+	case "storm":
+		return storm(ctx, lock, o)
+	case "texts":
+		return answer{"ok": true, "text": texts(lock) + texts(d.locks) + texts(grant)}, nil
+	}
+	if grant == nil {
+		return neverAcquired(o)
+	}
+	return withGrant(ctx, grant, o)
+}
+
+func neverAcquired(o order) (answer, error) {
+	switch o.Do {
+	case "left":
+		return answer{"ok": true, "ms": 0}, nil
+	case "owned":
+		return answer{"ok": false}, nil
+	case "state":
+		return answer{"ok": true, "lost": false, "fence": nil, "token": nil}, nil
+	}
+	return nil, redislock.ErrNotHeld
+}
+
+func withGrant(ctx context.Context, grant *redislock.Grant, o order) (answer, error) {
+	switch o.Do {
 	case "release":
-		err := lock.Release(ctx)
+		err := grant.Release(ctx)
 		return answer{"ok": err == nil}, unlessLost(err)
 	case "extend":
 		lease, err := o.LeaseMs.duration()
 		if err == nil {
-			err = lock.Extend(ctx, lease)
+			err = grant.Extend(ctx, lease)
 		}
 		return answer{"ok": err == nil}, unlessLost(err)
 	case "left":
-		left, err := lock.Left(ctx)
-		return answer{"ok": true, "ms": left.Milliseconds()}, err
+		return answer{"ok": true, "ms": grant.Left().Milliseconds()}, nil
 	case "owned":
-		owned, err := lock.Owned(ctx)
+		owned, err := grant.Owned(ctx)
 		return answer{"ok": owned}, err
 	case "state":
-		return state(lock), nil
-	case "block":
-		return block(ctx, lock, o)
-	case "texts":
-		return answer{"ok": true, "text": texts(lock) + texts(d.locks)}, nil
+		return answer{"ok": true, "lost": grant.IsLost(), "fence": grant.Fence(), "token": grant.Token()}, nil
 	}
 	return nil, errors.New("no such order: " + o.Do)
-}
-
-func state(lock *redislock.Lock) answer {
-	line := answer{"ok": true, "lost": lock.IsLost(), "fence": nil, "token": lock.Token()}
-	if fence := lock.Fence(); fence != 0 {
-		line["fence"] = fence
-	}
-	return line
 }
 
 // unlessLost returns nil for a loss, which the answer's "ok" tells.
@@ -250,7 +275,9 @@ func (d *driver) connect(o order) error {
 		Waited: func(lock *redislock.Lock, waited time.Duration, outcome redislock.Outcome) {
 			say(answer{"event": "waited", "lock": d.nameOf(lock), "ms": waited.Milliseconds(), "outcome": outcome})
 		},
-		Granted:     func(lock *redislock.Lock) { say(answer{"event": "granted", "lock": d.nameOf(lock)}) },
+		Granted: func(grant *redislock.Grant) {
+			say(answer{"event": "granted", "lock": d.nameOf(grant.Lock())})
+		},
 		Unavailable: func(err error) { say(answer{"event": "unavailable", "text": err.Error()}) },
 	}
 	with := []redislock.LocksOption{redislock.WithObserver(observer)}
@@ -261,8 +288,9 @@ func (d *driver) connect(o order) error {
 		}
 		with = append(with, redislock.WithCommandTimeout(timeout))
 	}
+	d.client = redis.NewUniversalClient(options)
 	var err error
-	d.locks, err = redislock.New(redis.NewUniversalClient(options), with...)
+	d.locks, err = redislock.New(d.client, with...)
 	return err
 }
 
@@ -297,19 +325,19 @@ func (d *driver) lock(o order) (answer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.named[o.Lock] = lock
-	return answer{"ok": true, "token": lock.Token()}, nil
+	return answer{"ok": true}, nil
 }
 
 func options(o order) ([]redislock.Option, error) {
 	with := []redislock.Option{
-		redislock.WithOnLost(func(*redislock.Lock) { say(answer{"event": "lost", "lock": o.Lock}) }),
+		redislock.WithOnLost(func(*redislock.Grant) { say(answer{"event": "lost", "lock": o.Lock}) }),
 	}
 	durations := []struct {
 		number number
 		option func(time.Duration) redislock.Option
 	}{
 		{o.LeaseMs, redislock.WithLease}, {o.WaitMs, redislock.WithWait}, {o.KeepMs, redislock.WithKeep},
-		{o.MaxHoldMs, redislock.WithMaxHold}, {o.AtLeastMs, redislock.WithAtLeast},
+		{o.MaxHoldMs, redislock.WithMaxHold}, {o.AtLeastMs, redislock.WithAtLeast}, {o.MarginMs, redislock.WithMargin},
 	}
 	for _, each := range durations {
 		if each.number.isSet() {
@@ -340,7 +368,7 @@ func options(o order) ([]redislock.Option, error) {
 		option func() redislock.Option
 	}{
 		{o.Renew != nil && !*o.Renew, redislock.WithoutRenewal}, {o.Shared, redislock.WithShared},
-		{o.Session, redislock.WithSession}, {o.Reentrant, redislock.WithReentrant},
+		{o.Session, redislock.WithSession},
 	}
 	for _, each := range flags {
 		if each.isSet {
@@ -350,27 +378,20 @@ func options(o order) ([]redislock.Option, error) {
 	if o.Data != nil {
 		with = append(with, redislock.WithData(*o.Data))
 	}
-	switch token := o.Token.(type) {
-	case nil:
-	case string:
-		with = append(with, redislock.WithToken(token))
-	default:
-		return nil, errUnrepresentable
-	}
 	return with, nil
 }
 
-func acquire(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
-	var fence int64
+func (d *driver) acquire(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
+	var grant *redislock.Grant
 	var err error
 	if o.WaitMs.isSet() {
 		wait, unrepresentable := o.WaitMs.duration()
 		if unrepresentable != nil {
 			return nil, unrepresentable
 		}
-		fence, err = lock.AcquireWithin(ctx, wait)
+		grant, err = lock.AcquireWithin(ctx, wait)
 	} else {
-		fence, err = lock.Acquire(ctx)
+		grant, err = lock.Acquire(ctx)
 	}
 	switch {
 	case errors.Is(err, redislock.ErrNotAcquired):
@@ -378,30 +399,107 @@ func acquire(ctx context.Context, lock *redislock.Lock, o order) (answer, error)
 	case err != nil:
 		return nil, err
 	}
-	return answer{"ok": true, "fence": fence}, nil
+	d.keep(o.Lock, grant)
+	return answer{"ok": true, "fence": grant.Fence(), "token": grant.Token()}, nil
 }
 
-func block(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
+func (d *driver) keep(name string, grant *redislock.Grant) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.grants[name] = grant
+}
+
+// guarded calls work in a guarded block.
+func guarded(ctx context.Context, lock *redislock.Lock, o order, work func(context.Context, *redislock.Grant) error) error {
+	if !o.WaitMs.isSet() {
+		return lock.Do(ctx, work)
+	}
+	wait, err := o.WaitMs.duration()
+	if err != nil {
+		return err
+	}
+	return lock.DoWithin(ctx, wait, work)
+}
+
+func (d *driver) block(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
 	work, err := o.WorkMs.duration()
 	if err != nil {
 		return nil, err
 	}
 	var entered int64
-	inside := func(_ context.Context, fence int64) error {
-		entered = fence
+	err = guarded(ctx, lock, o, func(_ context.Context, grant *redislock.Grant) error {
+		entered = grant.Fence()
+		d.keep(o.Lock, grant)
 		say(answer{"event": "in", "lock": o.Lock})
 		time.Sleep(work)
 		if o.Fail != nil {
 			return failure(*o.Fail)
 		}
 		return nil
-	}
-	if !o.WaitMs.isSet() {
-		err = lock.Do(ctx, inside)
-	} else if wait, unrepresentable := o.WaitMs.duration(); unrepresentable != nil {
-		err = unrepresentable
-	} else {
-		err = lock.DoWithin(ctx, wait, inside)
-	}
+	})
 	return answer{"ok": true, "fence": entered}, err
 }
+
+// write appends the fence to a list until the loss ends the block.
+func (d *driver) write(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
+	err := guarded(ctx, lock, o, func(ctx context.Context, grant *redislock.Grant) error {
+		for ctx.Err() == nil {
+			if err := d.client.RPush(ctx, o.List, grant.Fence()).Err(); err != nil {
+				return err
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		return ctx.Err()
+	})
+	return answer{"ok": true}, err
+}
+
+// storm has many goroutines acquire a lock with short limits, again and again.
+func storm(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
+	var mu sync.Mutex
+	var releases []float64
+	mostLate := 0.0
+	until := time.Now().Add(time.Duration(o.Seconds * float64(time.Second)))
+	acquires := func() error {
+		for time.Now().Before(until) {
+			wait := time.Duration(rand.Float64() * o.MostWaitMs * float64(time.Millisecond))
+			began := time.Now()
+			grant, err := lock.AcquireWithin(ctx, wait)
+			late := time.Since(began) - wait
+			mu.Lock()
+			mostLate = max(mostLate, ms(late))
+			mu.Unlock()
+			if errors.Is(err, redislock.ErrNotAcquired) || errors.Is(err, redislock.ErrUnavailable) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			time.Sleep(time.Millisecond)
+			began = time.Now()
+			if err := grant.Release(ctx); err != nil {
+				return err
+			}
+			mu.Lock()
+			releases = append(releases, ms(time.Since(began)))
+			mu.Unlock()
+		}
+		return nil
+	}
+	failures := make(chan error, o.Tasks)
+	for range o.Tasks {
+		go func() { failures <- acquires() }()
+	}
+	var failed error
+	for range o.Tasks {
+		failed = errors.Join(failed, <-failures)
+	}
+	slices.Sort(releases)
+	p99 := 0.0
+	if len(releases) > 0 {
+		p99 = releases[len(releases)*99/100]
+	}
+	return answer{"ok": true, "grants": len(releases), "release_p99_ms": p99, "most_late_ms": mostLate}, failed
+}
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1000 }

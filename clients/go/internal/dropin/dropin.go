@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,60 +17,68 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redislock "github.com/redis-lock/redis-lock/clients/go"
+	"github.com/redis-lock/redis-lock/clients/go/internal/shape"
 )
 
-// made has the Locks of each client that isn't collected, by its weak pointer.
-var made sync.Map
+// made has the Locks that are in use, by the options of their clients. These are the same for all that
+// embed one client.
+var made = struct {
+	sync.Mutex
+	locks map[any]weak.Pointer[redislock.Locks]
+}{locks: map[any]weak.Pointer[redislock.Locks]{}}
 
-// entry is the Locks of one client.
-type entry struct {
-	once  sync.Once
-	locks *redislock.Locks
-	err   error
+// LocksOf returns the Locks of a client, as long as anything uses it the same one: the libraries in
+// place of which it is used hold nothing that must be closed, so programs call their New often.
+func LocksOf(client any) (*redislock.Locks, error) {
+	universal, _ := client.(redis.UniversalClient)
+	key := keyOf(client)
+	if key == nil {
+		universal = nil
+	}
+	made.Lock()
+	defer made.Unlock()
+	if locks := made.locks[key].Value(); locks != nil {
+		return locks, nil
+	}
+	locks, err := redislock.New(universal)
+	if err != nil {
+		return nil, err
+	}
+	made.locks[key] = weak.Make(locks)
+	runtime.AddCleanup(locks, forget, key)
+	return locks, nil
 }
 
-// LocksOf returns the Locks of a client. It is the same one each time, because the libraries in place
-// of which it is used make no connections of their own, so programs call their New often. It is
-// closed when the client is collected: the caller must keep the client as long as it uses the Locks.
-//
-// A client of another type, such as one that embeds a *redis.Client, gets a new Locks each time.
-// Owner is the object that the Locks ends with then.
-func LocksOf[T any](client redis.UniversalClient, owner *T) (*redislock.Locks, error) {
+// keyOf returns what clients with the same connections have in common, or nil if there is no such thing.
+func keyOf(client any) any {
+	if pointer := reflect.ValueOf(client); pointer.Kind() == reflect.Pointer && pointer.IsNil() {
+		return nil
+	}
 	switch client := client.(type) {
-	case *redis.Client:
-		if client != nil {
-			return shared(client, client)
-		}
-	case *redis.ClusterClient:
-		if client != nil {
-			return shared(client, client)
-		}
-	case nil:
-	default:
-		locks, err := redislock.New(client)
-		if err == nil {
-			runtime.AddCleanup(owner, closeLocks, locks)
-		}
-		return locks, err
+	case interface{ Options() *redis.Options }:
+		return weak.Make(client.Options())
+	case interface{ Options() *redis.ClusterOptions }:
+		return weak.Make(client.Options())
 	}
-	return nil, &redislock.ArgumentError{Argument: "client", Reason: "a client of go-redis"}
+	return nil
 }
 
-func shared[T any](pointer *T, client redis.UniversalClient) (*redislock.Locks, error) {
-	key := weak.Make(pointer)
-	found, isFound := made.LoadOrStore(key, &entry{})
-	e := found.(*entry)
-	e.once.Do(func() { e.locks, e.err = redislock.New(client) })
-	if !isFound && e.err == nil {
-		runtime.AddCleanup(pointer, func(locks *redislock.Locks) {
-			made.Delete(key)
-			closeLocks(locks)
-		}, e.locks)
+// forget drops a Locks that was collected, unless there is a new one.
+func forget(key any) {
+	made.Lock()
+	defer made.Unlock()
+	if made.locks[key].Value() == nil {
+		delete(made.locks, key)
 	}
-	return e.locks, e.err
 }
 
-func closeLocks(locks *redislock.Locks) { _ = locks.Close() }
+// Options returns the options of a lock that ends with its lease, and is extended for ever if need be.
+func Options(lease time.Duration, more ...redislock.Option) []redislock.Option {
+	return append([]redislock.Option{
+		redislock.WithLease(lease), redislock.WithMargin(0), redislock.WithoutRenewal(),
+		redislock.WithMaxHold(redislock.Unlimited),
+	}, more...)
+}
 
 // IsOldLock returns true for the error of a server at which an old client holds the key: its lock is
 // a string.
@@ -78,33 +87,47 @@ func IsOldLock(err error) bool {
 	return errors.As(err, &said) && strings.HasPrefix(said.Error(), "WRONGTYPE")
 }
 
+// Drawn returns a Shape whose token nobody can guess, of 22 letters, digits, - and _. Each acquire needs one
+// of its own.
+func Drawn() shape.Shape {
+	bits := make([]byte, 16)
+	// It never fails: the program is ended if the system has no random bits.
+	_, _ = rand.Read(bits)
+	token := base64.RawURLEncoding.EncodeToString(bits)
+	return shape.Shape{Token: func() string { return token }}
+}
+
+// Try tries once.
+func Try(ctx context.Context, lock *redislock.Lock, s shape.Shape) (*redislock.Grant, error) {
+	return lock.TryAcquire(shape.In(ctx, s))
+}
+
 // Acquire waits for a lock in the server's queue for this time, and returns redislock.ErrNotAcquired
 // if somebody else had it until then. While an old client holds the key, it tries again after
 // each pause.
-func Acquire(ctx context.Context, lock *redislock.Lock, limit time.Duration, pause func() time.Duration) error {
+func Acquire(
+	ctx context.Context, lock *redislock.Lock, s shape.Shape, limit time.Duration, pause func() time.Duration,
+) (*redislock.Grant, error) {
 	began := time.Now()
 	for {
 		left := max(0, limit-time.Since(began))
-		_, err := lock.AcquireWithin(ctx, left)
+		grant, err := lock.AcquireWithin(shape.In(ctx, s), left)
 		if !IsOldLock(err) {
-			return err
+			return grant, err
 		}
 		rest := min(pause(), limit-time.Since(began))
 		if rest <= 0 {
-			return redislock.ErrNotAcquired
+			return nil, redislock.ErrNotAcquired
 		}
 		select {
 		case <-time.After(rest):
 		case <-ctx.Done():
-			return errors.Join(redislock.ErrNotAcquired, ctx.Err())
+			return nil, errors.Join(redislock.ErrNotAcquired, ctx.Err())
 		}
 	}
 }
 
-// RandomToken returns a token that nobody can guess, of 22 letters, digits, - and _.
-func RandomToken() string {
-	bits := make([]byte, 16)
-	// It never fails: the program is ended if the system has no random bits.
-	_, _ = rand.Read(bits)
-	return base64.RawURLEncoding.EncodeToString(bits)
+// Extend sets the lease, also to a shorter one.
+func Extend(ctx context.Context, grant *redislock.Grant, lease time.Duration) error {
+	return grant.Extend(shape.In(ctx, shape.Shape{}), lease)
 }
