@@ -161,16 +161,16 @@ func (a *acquire) ask(ctx context.Context, askedAt time.Time) (any, error) {
 	if !a.isTry || a.options.replicas > 0 {
 		end = end.Add(a.grace())
 	}
-	cmd, process, keepsPlace := a.options.acquire(a.call.token, timeout), a.commands.servers.acquire, false
+	cmd, way, keepsPlace := a.options.acquire(a.call.token, timeout), a.commands.servers.acquire(), false
 	if !a.isTry && a.hasWaited {
 		block := min(signOfLife, a.options.firstLease()/3, left)
-		cmd, process = a.options.waitFor(a.call.token, block, left, timeout), a.commands.servers.wait
+		cmd, way = a.options.waitFor(a.call.token, block, left, timeout), a.commands.servers.wait()
 		by, keepsPlace = by.Add(block), block < left
 	}
 	if a.options.replicas > 0 {
-		by, process = by.Add(timeout), a.commands.servers.wait
+		by, way = by.Add(timeout), a.commands.servers.wait()
 	}
-	reply, err := a.commands.ask(ctx, a.call, cmd, earlier(by, end), process)
+	reply, err := a.commands.ask(ctx, a.call, cmd, earlier(by, end), way)
 	_, isGranted := reply.([]any)
 	switch {
 	case err != nil && !a.call.isDoubtful && !errors.Is(err, ErrNotReplicated):

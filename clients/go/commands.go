@@ -61,11 +61,11 @@ func newCommands(client redis.UniversalClient, observer Observer, timeout time.D
 
 // ask sends a command once, and returns its reply. It fails with an *outage, with the error that ends the
 // call, or with the context's error if that is cancelled.
-func (c *commands) ask(ctx context.Context, call *call, cmd command, until time.Time, by process) (any, error) {
+func (c *commands) ask(ctx context.Context, call *call, cmd command, until time.Time, by way) (any, error) {
 	within := time.Until(until)
 	sent := redis.NewCmd(ctx, cmd.words...)
 	sent.SetFirstKeyPos(cmd.keyAt)
-	err := exchange(ctx, call, sent, within, by)
+	err := c.exchange(ctx, call, sent, within, by)
 	if isReply(err) {
 		c.recovered(call.key)
 	}
@@ -87,37 +87,50 @@ func (c *commands) ask(ctx context.Context, call *call, cmd command, until time.
 	return nil, final(err, call.token)
 }
 
-// exchange sends a command, and returns at the end of the time or of the context. What was sent goes on
-// then, so its connection stays usable.
-func exchange(ctx context.Context, call *call, cmd redis.Cmder, within time.Duration, by process) error {
+// exchange sends a command, and returns at the end of the time or of the context.
+func (c *commands) exchange(ctx context.Context, call *call, cmd redis.Cmder, within time.Duration, by way) error {
 	call.isDoubtful = false
 	if within <= 0 {
 		return os.ErrDeadlineExceeded
 	}
-	// A deadline of the context would have go-redis close the connection.
+	call.isDoubtful = true
+	call.unanswered.Add(1)
+	// perf: Two goroutines for a command cost as much as the command.
+	if ctx.Done() == nil && within >= c.attempt-firstPause && by.isPrompt != nil && by.isPrompt() {
+		limited, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		return call.replied(call.sent(by.process(limited, cmd)))
+	}
+	// A deadline of the context would have go-redis close the connection. What was sent goes on without
+	// the caller, so its connection stays usable.
 	sending, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), callKey{}, call))
 	defer cancel()
-	call.unanswered.Add(1)
-	call.isDoubtful = true
 	replied := make(chan error, 1)
-	go func() {
-		err := by(sending, cmd)
-		if isReply(err) || !wasSent(err) {
-			call.unanswered.Add(-1)
-		}
-		replied <- err
-	}()
+	go func() { replied <- call.sent(by.process(sending, cmd)) }()
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
 	case err := <-replied:
-		call.isDoubtful = !isReply(err) && wasSent(err)
-		return err
+		return call.replied(err)
 	case <-timer.C:
 		return os.ErrDeadlineExceeded
 	case <-ctx.Done():
 		return cancelled(ctx)
 	}
+}
+
+// sent notes the outcome of a command.
+func (c *call) sent(err error) error {
+	if isReply(err) || !wasSent(err) {
+		c.unanswered.Add(-1)
+	}
+	return err
+}
+
+// replied notes the outcome of the latest command for its caller.
+func (c *call) replied(err error) error {
+	c.isDoubtful = !isReply(err) && wasSent(err)
+	return err
 }
 
 // retry repeats an action after outages, until it succeeds or the time is over. OnFault hears of each

@@ -153,7 +153,7 @@ func (h *hold) set(lease time.Duration, askedAt time.Time) {
 // extension is a command that sets the lease, and what follows from its success.
 type extension struct {
 	cmd   command
-	by    process
+	by    way
 	apply func(askedAt time.Time)
 }
 
@@ -164,7 +164,7 @@ func (h *hold) growth(lease time.Duration) extension {
 		return extension{cmd, h.commands.servers.command, func(askedAt time.Time) { h.prolong(lease, askedAt) }}
 	}
 	cmd := h.options.extend(h.token, lease, "GT", "SESSION")
-	return extension{cmd, h.tie.process, func(askedAt time.Time) {
+	return extension{cmd, way{process: h.tie.process}, func(askedAt time.Time) {
 		h.prolong(lease, askedAt)
 		h.tie.moved(askedAt)
 	}}

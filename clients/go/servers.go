@@ -26,6 +26,13 @@ const (
 // process sends a command, and returns when it has the reply or has failed.
 type process func(ctx context.Context, cmd redis.Cmder) error
 
+// way is how a command is sent.
+type way struct {
+	process process
+	// Returns true if the process ends within an attempt, because it needn't connect. Nil if it may not.
+	isPrompt func() bool
+}
+
 // servers are reached by clients of go-redis with the settings of the program's client.
 type servers struct {
 	name string
@@ -34,7 +41,7 @@ type servers struct {
 	one     *redis.Client
 	stats   func() *redis.PoolStats
 	cluster *redis.ClusterClient
-	command process
+	command way
 	// The turns of the commands of acquires. There are fewer than connections, so a release never waits
 	// behind acquires.
 	turns chan struct{}
@@ -73,8 +80,9 @@ func newOneServer(client oneServer, attempt, longestWait time.Duration) *servers
 	copied.Options().MaxRetries = 0
 	of := client.Options()
 	s := &servers{
-		name: of.Addr, one: copied, stats: client.PoolStats, command: copied.Process, turns: make(chan struct{}, max(1, of.PoolSize/2)),
+		name: of.Addr, one: copied, stats: client.PoolStats, turns: make(chan struct{}, max(1, of.PoolSize/2)),
 	}
+	s.command = way{copied.Process, func() bool { return client.PoolStats().IdleConns > 0 }}
 	lifetime := of.ConnMaxLifetime
 	if of.Addr == ofSentinel {
 		// go-redis closes only the program's own connections after a failover.
@@ -111,26 +119,26 @@ func newCluster(of *redis.ClusterOptions, attempt, longestWait time.Duration) *s
 	cluster := open(attempt, mostCommands)
 	return &servers{
 		name:    "the cluster of " + strings.Join(of.Addrs, ", "),
-		cluster: cluster, command: cluster.Process, turns: make(chan struct{}, mostCommands/2),
+		cluster: cluster, command: way{process: cluster.Process}, turns: make(chan struct{}, mostCommands/2),
 		waits: sync.OnceValue(func() redis.UniversalClient { return open(longestWait, mostWaits) }),
 	}
 }
 
-// acquire sends a command of an acquire that is answered at once.
-func (s *servers) acquire(ctx context.Context, cmd redis.Cmder) error {
-	select {
-	case s.turns <- struct{}{}:
-		defer func() { <-s.turns }()
-		return s.command(ctx, cmd)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// acquire is the way of the commands of acquires that are answered at once.
+func (s *servers) acquire() way {
+	return way{func(ctx context.Context, cmd redis.Cmder) error {
+		select {
+		case s.turns <- struct{}{}:
+			defer func() { <-s.turns }()
+			return s.command.process(ctx, cmd)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, s.command.isPrompt}
 }
 
-// wait sends a command that may block.
-func (s *servers) wait(ctx context.Context, cmd redis.Cmder) error {
-	return s.waits().Process(ctx, cmd)
-}
+// wait is the way of the commands that may block.
+func (s *servers) wait() way { return way{process: s.waits().Process} }
 
 // lender returns the client that lends connections to the server of a key.
 func (s *servers) lender(ctx context.Context, key string) (*redis.Client, error) {

@@ -1,0 +1,206 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redislock "github.com/redis-lock/redis-lock/clients/go"
+	"github.com/redis-lock/redis-lock/clients/go/internal/testserver"
+)
+
+// connected returns how many connections a server has had.
+func connected(t *testing.T, s *testserver.Server) int {
+	t.Helper()
+	stats, err := s.Client.Info(background, "stats").Result()
+	check(t, err)
+	_, rest, _ := strings.Cut(stats, "total_connections_received:")
+	number, _, _ := strings.Cut(rest, "\r")
+	count, err := strconv.Atoi(number)
+	check(t, err)
+	return count
+}
+
+// together calls something in many goroutines.
+func together(count int, call func(number int)) {
+	var all sync.WaitGroup
+	for number := range count {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			call(number)
+		}()
+	}
+	all.Wait()
+}
+
+func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
+	s := serve(t)
+	client := redis.NewClient(&redis.Options{Addr: s.Address, PoolSize: 1, MaxActiveConns: 1})
+	defer client.Close()
+	locks := locksOf(t, client)
+	together(30, func(number int) {
+		lock := lockOf(t, locks, fmt.Sprint("k", number%10))
+		for range 5 {
+			grant, err := lock.Acquire(background)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			takes(t, "a release", 0, late, func() { check(t, grant.Release(background)) })
+		}
+	})
+}
+
+func TestShortLimitsDontWasteConnections(t *testing.T) {
+	s := serve(t)
+	locks := locksOf(t, s.Client)
+	lock := lockOf(t, locks, "k")
+	holder := acquired(t, lock)
+	before := connected(t, s)
+	together(100, func(int) {
+		for range 10 {
+			ctx, cancel := context.WithTimeout(background, rand.N(20*time.Millisecond))
+			_, err := lock.Acquire(ctx)
+			cancel()
+			if err == nil {
+				t.Error("acquired")
+			}
+		}
+	})
+	if more := connected(t, s) - before; more > 20 {
+		t.Errorf("%d connections", more)
+	}
+	check(t, holder.Release(background))
+}
+
+// The waiters of a server that stands still write one line, and leave neither goroutines nor places.
+func TestAThousandWaitersTellOfOneOutage(t *testing.T) {
+	s := serve(t)
+	var told atomic.Int32
+	locks := locksOf(t, s.Client, redislock.WithObserver(redislock.Observer{
+		Unavailable: func(error) { told.Add(1) },
+	}))
+	holder := acquired(t, lockOf(t, locks, "k"))
+	before := runtime.NumGoroutine()
+	waiting, stop := context.WithCancel(background)
+	ended := make(chan error)
+	for range 1000 {
+		go func() {
+			_, err := lockOf(t, locks, "k").Acquire(waiting)
+			ended <- err
+		}()
+	}
+	until(t, "four of them ask", func() bool { return s.Waiters(t, "k") == 4 })
+	goOn := s.Stop(t)
+	until(t, "the outage is told", func() bool { return told.Load() > 0 })
+	stop()
+	for range 1000 {
+		expect(t, receive(t, ended), context.Canceled)
+	}
+	goOn()
+	if told.Load() > 1 {
+		t.Errorf("told %d times", told.Load())
+	}
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+	until(t, "the goroutines have ended", func() bool { return runtime.NumGoroutine() < before+20 })
+	check(t, holder.Release(background))
+}
+
+func TestAClosedClientEndsEveryCallAtOnce(t *testing.T) {
+	s := serve(t)
+	client := redis.NewClient(&redis.Options{Addr: s.Address})
+	locks := locksOf(t, client)
+	lock := lockOf(t, locks, "k")
+	grant := acquired(t, lock)
+	check(t, client.Close())
+	calls := []func() error{
+		func() error { _, err := lock.TryAcquire(background); return err },
+		func() error { _, err := lock.Acquire(background); return err },
+		func() error { return grant.Extend(background, time.Minute) },
+		func() error { return grant.Release(background) },
+	}
+	for _, call := range calls {
+		takes(t, "a call", 0, late, func() { expect(t, call(), redis.ErrClosed) })
+	}
+}
+
+func TestASessionMovesToAnotherConnection(t *testing.T) {
+	s := serve(t)
+	locks := locksOf(t, s.Client)
+	grant := acquired(t, lockOf(t, locks, "k", redislock.WithLease(900*time.Millisecond), redislock.WithSession()))
+	// Waits for renewals on the connection of the session and, after its death, on another one. The
+	// release of the lock by its close is a loss.
+	for range 3 {
+		time.Sleep(400 * time.Millisecond)
+		if owned, err := grant.Owned(background); err != nil || !owned {
+			t.Fatalf("%v, %v", owned, err)
+		}
+	}
+	s.Call(t, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
+	receive(t, grant.Lost())
+	expect(t, grant.Release(background), redislock.ErrLost)
+	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+}
+
+// A grant that comes in the moment of a cancel is given back.
+func TestCancelsMeetGrants(t *testing.T) {
+	s := serve(t)
+	locks := locksOf(t, s.Client)
+	together(8, func(number int) {
+		lock := lockOf(t, locks, fmt.Sprint("k", number%2), redislock.WithLease(10*time.Minute))
+		for range 150 {
+			ctx, cancel := context.WithCancel(background)
+			time.AfterFunc(rand.N(2*time.Millisecond), cancel)
+			grant, err := lock.Acquire(ctx)
+			if err == nil {
+				err = grant.Release(background)
+			}
+			if err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			cancel()
+		}
+	})
+	for _, key := range []string{"k0", "k1"} {
+		until(t, key+" is free", func() bool { return s.IsFree(t, key) })
+	}
+}
+
+func TestALockThatIsHotIsGrantedOften(t *testing.T) {
+	s := serve(t)
+	var told atomic.Int32
+	locks := locksOf(t, s.Client, redislock.WithObserver(redislock.Observer{
+		Unavailable: func(error) { told.Add(1) },
+	}))
+	lock := lockOf(t, locks, "k")
+	var granted atomic.Int32
+	end := time.Now().Add(2 * time.Second)
+	together(500, func(int) {
+		for time.Now().Before(end) {
+			grant, err := lock.AcquireWithin(background, rand.N(300*time.Millisecond))
+			if err == nil {
+				granted.Add(1)
+				err = grant.Release(background)
+			}
+			if err != nil && !errors.Is(err, redislock.ErrNotAcquired) && !errors.Is(err, redislock.ErrUnavailable) {
+				t.Error(err)
+			}
+		}
+	})
+	t.Logf("%d grants", granted.Load())
+	if granted.Load() < 100 || told.Load() > 0 {
+		t.Errorf("%d grants, %d outages", granted.Load(), told.Load())
+	}
+	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+}

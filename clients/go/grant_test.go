@@ -1,0 +1,344 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redislock "github.com/redis-lock/redis-lock/clients/go"
+	"github.com/redis-lock/redis-lock/clients/go/internal/testserver"
+)
+
+const (
+	patience = testserver.Patience
+	late     = testserver.Late
+)
+
+var (
+	background = context.Background()
+	serve      = testserver.Serve
+	check      = testserver.Check
+	expect     = testserver.Expect
+	until      = testserver.Until
+	takes      = testserver.Takes
+)
+
+func locksOf(t *testing.T, client redis.UniversalClient, options ...redislock.LocksOption) *redislock.Locks {
+	t.Helper()
+	locks, err := redislock.New(client, options...)
+	check(t, err)
+	t.Cleanup(func() { _ = locks.Close() })
+	return locks
+}
+
+func lockOf(t *testing.T, locks *redislock.Locks, key string, options ...redislock.Option) *redislock.Lock {
+	t.Helper()
+	lock, err := locks.Lock(key, options...)
+	check(t, err)
+	return lock
+}
+
+func acquired(t *testing.T, lock *redislock.Lock) *redislock.Grant {
+	t.Helper()
+	grant, err := lock.Acquire(background)
+	check(t, err)
+	return grant
+}
+
+// receive returns the next value of a channel.
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(patience):
+		t.Fatalf("nothing within %v", patience)
+		panic("unreachable")
+	}
+}
+
+// --- guarded blocks ---------------------------------------------------------------------------------
+
+func TestDoReleasesWhateverEndsIt(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, locksOf(t, s.Client), "k")
+	failure := errors.New("of the work")
+	endings := map[string]func() error{
+		"an error": func() error { return failure },
+		"a panic":  func() error { panic(failure) },
+		"an exit": func() error {
+			runtime.Goexit()
+			return nil
+		},
+	}
+	for name, end := range endings {
+		ended := make(chan any)
+		go func() {
+			var result any
+			defer func() {
+				if caught := recover(); caught != nil {
+					result = caught
+				}
+				ended <- result
+			}()
+			result = lock.Do(background, func(context.Context, *redislock.Grant) error { return end() })
+		}()
+		if result := receive(t, ended); name != "an exit" && result != failure {
+			t.Errorf("%s became %v", name, result)
+		}
+		if !s.IsFree(t, "k") {
+			t.Errorf("not released after %s", name)
+		}
+	}
+}
+
+func TestTheLossEndsTheContextOfDo(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, locksOf(t, s.Client), "k", redislock.WithLease(300*time.Millisecond))
+	failure := errors.New("of the work")
+	for _, own := range []error{nil, failure} {
+		err := lock.Do(background, func(ctx context.Context, grant *redislock.Grant) error {
+			s.Call(t, "DEL", "k")
+			receive(t, ctx.Done())
+			expect(t, context.Cause(ctx), redislock.ErrLost)
+			receive(t, grant.Lost())
+			return own
+		})
+		expect(t, err, redislock.ErrLost)
+		if own != nil {
+			expect(t, err, own)
+		}
+	}
+}
+
+func TestABlockMayReleaseItsGrant(t *testing.T) {
+	s := serve(t)
+	grant := acquired(t, lockOf(t, locksOf(t, s.Client), "k"))
+	check(t, grant.Do(background, func(ctx context.Context) error { return grant.Release(ctx) }))
+	expect(t, grant.Release(background), redislock.ErrNotHeld)
+	expect(t, grant.Extend(background, time.Minute), redislock.ErrNotHeld)
+	expect(t, grant.Do(background, func(context.Context) error { return nil }), redislock.ErrNotHeld)
+}
+
+// --- the life of a grant ----------------------------------------------------------------------------
+
+func TestAGrantThatIsDroppedIsALossAndReleased(t *testing.T) {
+	s := serve(t)
+	lost := make(chan int64, 1)
+	locks := locksOf(t, s.Client, redislock.WithObserver(redislock.Observer{
+		Lost: func(grant *redislock.Grant) { lost <- grant.Fence() },
+	}))
+	fence := acquired(t, lockOf(t, locks, "k")).Fence()
+	kept := acquired(t, lockOf(t, locks, "kept"))
+	until(t, "it is collected", func() bool {
+		runtime.GC()
+		return s.IsFree(t, "k")
+	})
+	if told := receive(t, lost); told != fence {
+		t.Errorf("fence %d instead of %d", told, fence)
+	}
+	check(t, kept.Release(background))
+}
+
+func TestAReleaseGoesOnWithoutItsContext(t *testing.T) {
+	s := serve(t)
+	grant := acquired(t, lockOf(t, locksOf(t, s.Client), "k"))
+	ended, cancel := context.WithCancel(background)
+	cancel()
+	expect(t, grant.Release(ended), context.Canceled)
+	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+}
+
+func TestExtensionsAndRenewalsMeetReleases(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, locksOf(t, s.Client), "k", redislock.WithLease(40*time.Millisecond), redislock.WithMargin(0))
+	for range 200 {
+		grant := acquired(t, lock)
+		extended := make(chan error)
+		go func() { extended <- grant.Extend(background, time.Minute) }()
+		time.Sleep(time.Duration(time.Now().UnixNano()%20) * time.Millisecond)
+		released := grant.Release(background)
+		if err := receive(t, extended); err != nil && !errors.Is(err, redislock.ErrLost) && !errors.Is(err, redislock.ErrNotHeld) {
+			t.Fatal(err)
+		}
+		if released != nil && !errors.Is(released, redislock.ErrLost) {
+			t.Fatal(released)
+		}
+	}
+	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+}
+
+func TestAnExtensionIsNoShorterThanTheMargin(t *testing.T) {
+	s := serve(t)
+	grant := acquired(t, lockOf(t, locksOf(t, s.Client), "k", redislock.WithLease(time.Minute)))
+	var wrong *redislock.ArgumentError
+	for _, lease := range []time.Duration{-time.Second, 0, time.Second} {
+		if err := grant.Extend(background, lease); !errors.As(err, &wrong) || wrong.Argument != "lease" {
+			t.Errorf("%v of %v", err, lease)
+		}
+	}
+	check(t, grant.Extend(background, 2*time.Second))
+	if left := grant.Left(); left < 50*time.Second {
+		t.Errorf("%v left", left)
+	}
+	check(t, grant.Release(background))
+}
+
+func TestAGrantIsHandedOn(t *testing.T) {
+	s := serve(t)
+	locks, others := locksOf(t, s.Client), locksOf(t, s.Client)
+	grant := acquired(t, lockOf(t, locks, "k"))
+	check(t, grant.Detach())
+	expect(t, grant.Detach(), redislock.ErrNotHeld)
+	expect(t, grant.Release(background), redislock.ErrNotHeld)
+	adopted, err := others.Adopt(background, grant.Keys(), grant.Token(), grant.Fence())
+	check(t, err)
+	holders, err := adopted.Lock().Holders(background)
+	check(t, err)
+	if len(holders) != 1 || holders[0].Fence != adopted.Fence() || holders[0].Token() != grant.Token() {
+		t.Errorf("%v", holders)
+	}
+	check(t, adopted.Release(background))
+	_, err = others.Adopt(background, grant.Keys(), grant.Token(), grant.Fence())
+	expect(t, err, redislock.ErrNotHeld)
+	var wrong *redislock.ArgumentError
+	for _, token := range []string{"", "*", strings.Repeat("t", 257)} {
+		if _, err := others.Adopt(background, []string{"k"}, token, 1); !errors.As(err, &wrong) {
+			t.Errorf("%v", err)
+		}
+	}
+	session := acquired(t, lockOf(t, locks, "k", redislock.WithSession()))
+	if err := session.Detach(); !errors.As(err, &wrong) {
+		t.Errorf("%v", err)
+	}
+	check(t, session.Release(background))
+}
+
+func TestOneComputesAndTheOthersRead(t *testing.T) {
+	s := serve(t)
+	locks := locksOf(t, s.Client)
+	var computed atomic.Int32
+	read := func(ctx context.Context) (string, bool, error) {
+		text, err := s.Client.Get(ctx, "result").Result()
+		if err == redis.Nil {
+			return "", false, nil
+		}
+		return text, err == nil, err
+	}
+	failure := errors.New("of the first one")
+	compute := func(ctx context.Context) (string, error) {
+		until(t, "another one waits", func() bool { return s.Waiters(t, "k") > 0 || computed.Load() > 0 })
+		if computed.Add(1) == 1 {
+			return "", failure
+		}
+		return "done", s.Client.Set(ctx, "result", "done", 0).Err()
+	}
+	var all sync.WaitGroup
+	var failed atomic.Int32
+	for range 20 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			result, err := redislock.Once(background, locks, "k", read, compute)
+			if errors.Is(err, failure) {
+				failed.Add(1)
+			} else if err != nil || result != "done" {
+				t.Errorf("%q, %v", result, err)
+			}
+		}()
+	}
+	all.Wait()
+	if computed.Load() != 2 || failed.Load() != 1 {
+		t.Errorf("computed %d times, %d failed", computed.Load(), failed.Load())
+	}
+}
+
+// --- contexts and errors ----------------------------------------------------------------------------
+
+func TestTheContextIsTheLimitAndTheCancel(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, locksOf(t, s.Client), "k")
+	holder := acquired(t, lock)
+	within, cancel := context.WithTimeout(background, 300*time.Millisecond)
+	defer cancel()
+	takes(t, "a deadline", 300*time.Millisecond, late, func() {
+		_, err := lock.Acquire(within)
+		expect(t, err, redislock.ErrNotAcquired, context.DeadlineExceeded)
+	})
+	_, err := lock.Acquire(within)
+	expect(t, err, context.DeadlineExceeded)
+	reason := errors.New("the user left")
+	cancelled, leave := context.WithCancelCause(background)
+	time.AfterFunc(100*time.Millisecond, func() { leave(reason) })
+	_, err = lock.Acquire(cancelled)
+	expect(t, err, context.Canceled, reason)
+	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+	check(t, holder.Release(background))
+}
+
+func TestAPanicOfAHookChangesNothing(t *testing.T) {
+	s := serve(t)
+	locks := locksOf(t, s.Client, redislock.WithObserver(redislock.Observer{
+		Granted: func(*redislock.Grant) { panic("granted") },
+		Lost:    func(*redislock.Grant) { panic("lost") },
+	}))
+	told := make(chan bool, 1)
+	lock := lockOf(t, locks, "k", redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal(),
+		redislock.WithOnLost(func(grant *redislock.Grant) { told <- grant.IsLost() }))
+	grant := acquired(t, lock)
+	if !receive(t, told) {
+		t.Error("not lost")
+	}
+	expect(t, grant.Release(background), redislock.ErrLost)
+}
+
+func TestClientsOfAllKindsAreTakenOrRefused(t *testing.T) {
+	s := serve(t)
+	embedding := struct{ *redis.Client }{s.Client}
+	check(t, acquired(t, lockOf(t, locksOf(t, embedding), "k")).Release(background))
+	var none *redis.Client
+	var wrong *redislock.ArgumentError
+	for _, client := range []redis.UniversalClient{nil, none, redis.NewRing(&redis.RingOptions{})} {
+		if _, err := redislock.New(client); !errors.As(err, &wrong) || wrong.Argument != "client" {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestWrongOptionsAreNamed(t *testing.T) {
+	locks := locksOf(t, redis.NewClient(&redis.Options{}))
+	tests := map[string][]redislock.Option{
+		"lease":    {redislock.WithLease(0)},
+		"margin":   {redislock.WithLease(time.Second), redislock.WithMargin(time.Second)},
+		"keep":     {redislock.WithKeep(-1)},
+		"max hold": {redislock.WithMaxHold(0)},
+		"at least": {redislock.WithAtLeast(-1)},
+		"wait":     {redislock.WithWait(-1)},
+		"limit":    {redislock.WithLimit(0)},
+		"permits":  {redislock.WithLimit(2), redislock.WithPermits(3)},
+		"replicas": {redislock.WithReplicas(1001)},
+		"data":     {redislock.WithData(strings.Repeat("d", 1025))},
+	}
+	var wrong *redislock.ArgumentError
+	for argument, options := range tests {
+		if _, err := locks.Lock("k", options...); !errors.As(err, &wrong) || wrong.Argument != argument {
+			t.Errorf("%s: %v", argument, err)
+		}
+	}
+	for _, keys := range [][]string{nil, {"a", "a"}} {
+		if _, err := locks.LockAll(keys); !errors.As(err, &wrong) || wrong.Argument != "keys" {
+			t.Errorf("%v: %v", keys, err)
+		}
+	}
+	if text := fmt.Sprint(lockOf(t, locks, "shown")); !strings.Contains(text, "shown") {
+		t.Error(text)
+	}
+}
