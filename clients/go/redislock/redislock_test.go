@@ -197,29 +197,6 @@ func TestAFailedObtainReleasesNothingOfItsToken(t *testing.T) {
 	check(t, first.Release(background))
 }
 
-func TestTheEndOfALeaseReleasesNothingOfItsToken(t *testing.T) {
-	s := serve(t)
-	lost := make(chan struct{}, 2)
-	locks, err := client.New(s.Client, client.WithObserver(client.Observer{Lost: func(*client.Grant) { lost <- struct{}{} }}))
-	check(t, err)
-	defer locks.Close()
-	locker := redislock.NewFromLocks(locks)
-	keys := []string{"a", "b"}
-	_, err = locker.ObtainMulti(background, keys, 300*time.Millisecond, &redislock.Options{Token: "foo"})
-	check(t, err)
-	_, err = locker.ObtainMulti(background, keys, time.Minute, &redislock.Options{Token: "foo"})
-	check(t, err)
-	<-lost
-	// A release would be under way by now, and this command behind it.
-	_, err = locker.ObtainMulti(background, []string{"c", "d"}, time.Minute, nil)
-	check(t, err)
-	if released := calls(t, s, "lock.mrelease"); released != 0 {
-		t.Errorf("%d releases", released)
-	}
-	_, err = locker.Obtain(background, "a", time.Minute, nil)
-	expect(t, err, redislock.ErrNotObtained)
-}
-
 // calls returns how often the server has executed a command.
 func calls(t *testing.T, s *testserver.Server, command string) int {
 	t.Helper()
@@ -246,23 +223,6 @@ func TestOnlyRefreshRenews(t *testing.T) {
 	}
 	expect(t, lock.Refresh(background, time.Second, retry(time.Hour, 3)), redislock.ErrNotObtained)
 	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
-}
-
-func TestALockThatIsRefreshedMayBeHeldForDays(t *testing.T) {
-	const ttl = 48 * time.Hour
-	s := serve(t)
-	lock, err := redislock.New(s.Client).Obtain(background, "k", ttl, nil)
-	check(t, err)
-	expectLeft := func() {
-		t.Helper()
-		if left, err := lock.TTL(background); left < ttl-time.Minute || err != nil {
-			t.Errorf("%v left, %v", left, err)
-		}
-	}
-	expectLeft()
-	check(t, lock.Refresh(background, ttl, nil))
-	expectLeft()
-	check(t, lock.Release(background))
 }
 
 func TestSeveralKeysAreObtainedTogether(t *testing.T) {
@@ -377,17 +337,6 @@ func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
 	check(t, holder.Release(background))
 }
 
-func TestRefreshTriesAgainInAnOutage(t *testing.T) {
-	s := serve(t)
-	lock := obtained(t, redislock.New(s.Client), "k", nil)
-	goOn := s.Stop(t)
-	time.AfterFunc(1500*time.Millisecond, goOn)
-	check(t, lock.Refresh(background, time.Hour, retry(100*time.Millisecond, 10)))
-	if left, err := lock.TTL(background); left < 59*time.Minute {
-		t.Errorf("%v left, %v", left, err)
-	}
-}
-
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	s := serve(t)
 	locker := redislock.New(s.Client)
@@ -466,4 +415,38 @@ func TestStrategies(t *testing.T) {
 
 func TestTheProgramOfThePageRuns(t *testing.T) {
 	testserver.RunPage(t, "../../../docs/migrate/bsm-redislock.md", "127.0.0.1:6379", serve(t).Address)
+}
+
+// service has the client as bsm/redislock takes it, and embeds it.
+type service struct {
+	*redis.Client
+	scripts redis.Scripter
+	cache   redis.Cmdable
+}
+
+func TestClientsThatShareConnectionsShareWaits(t *testing.T) {
+	s := serve(t)
+	holder := obtained(t, redislock.New(s.Client), "k", nil)
+	before, err := s.Client.ClientList(background).Result()
+	check(t, err)
+	for range 300 {
+		under := service{Client: s.Client, scripts: s.Client, cache: s.Client}
+		for _, below := range []redislock.RedisClient{under, &under, under.scripts, under.cache} {
+			_, err := redislock.Obtain(background, below, "k", time.Minute, retry(time.Millisecond, 1))
+			expect(t, err, redislock.ErrNotObtained)
+		}
+		runtime.GC()
+	}
+	after, err := s.Client.ClientList(background).Result()
+	check(t, err)
+	if more := strings.Count(after, "\n") - strings.Count(before, "\n"); more > 10 {
+		t.Errorf("%d connections more", more)
+	}
+	check(t, holder.Release(background))
+	var wrong *client.ArgumentError
+	for _, below := range []redislock.RedisClient{nil, (*redis.Client)(nil), service{}.scripts, struct{ redis.Scripter }{s.Client}} {
+		if _, err := redislock.New(below).Obtain(background, "k", time.Minute, nil); !errors.As(err, &wrong) {
+			t.Errorf("%v", err)
+		}
+	}
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,17 +99,6 @@ func TestLockWaitsForTheSumOfTheDelays(t *testing.T) {
 	takes(t, "one try", 0, late, func() { expectTaken(t, rs.NewMutex("k", redsync.WithTries(1)).Lock(), 0) })
 	takes(t, "try", 0, late, func() { expectTaken(t, rs.NewMutex("k").TryLock(), 0) })
 	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
-}
-
-func TestTriesWithoutAnEndAreNotCounted(t *testing.T) {
-	s := serve(t)
-	rs := redsync.New(s.Client)
-	first := locked(t, rs.NewMutex("k"))
-	granted := make(chan error)
-	go func() { granted <- rs.NewMutex("k", redsync.WithTries(1<<62)).Lock() }()
-	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
-	unlocked(t, first)
-	check(t, <-granted)
 }
 
 func TestTheContextEndsTheWait(t *testing.T) {
@@ -206,28 +193,6 @@ func TestOnlyExtendRenews(t *testing.T) {
 	}
 	if ok, err := mutex.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
 		t.Errorf("%v instead of ErrLockAlreadyExpired", err)
-	}
-}
-
-func TestALockThatIsExtendedMayBeHeldForDays(t *testing.T) {
-	const expiry = 48 * time.Hour
-	s := serve(t)
-	rs := redsync.New(s.Client)
-	expectLeft := func(mutex *redsync.Mutex) {
-		t.Helper()
-		left := time.Duration(s.Call(t, "LOCK.CHECK", "k", mutex.Value()).(int64)) * time.Millisecond
-		if left < expiry-time.Minute || time.Until(mutex.Until()) < expiry-time.Hour {
-			t.Errorf("%v left, until %v", left, mutex.Until())
-		}
-	}
-	first := locked(t, rs.NewMutex("k", redsync.WithExpiry(expiry)))
-	expectLeft(first)
-	found := rs.NewMutex("k", redsync.WithExpiry(expiry), redsync.WithValue(first.Value()))
-	for _, mutex := range []*redsync.Mutex{first, found} {
-		if ok, err := mutex.Extend(); !ok {
-			t.Errorf("extend: %v", err)
-		}
-		expectLeft(mutex)
 	}
 }
 
@@ -578,60 +543,6 @@ func expectHeldOn(t *testing.T, servers []*testserver.Server, mutex *redsync.Mut
 	}
 }
 
-func TestAllMastersHoldTheLockAlsoOverBrokenConnections(t *testing.T) {
-	const expiry = 10 * time.Minute
-	servers, rs := masters(t, 5)
-	mutex := rs.NewMutex("k", redsync.WithExpiry(expiry))
-	breakAll := func() {
-		for _, s := range servers {
-			s.Call(t, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
-		}
-	}
-	expectUntil := func(asked time.Time) {
-		t.Helper()
-		valid := expiry - expiry/100
-		if until := mutex.Until(); until.Before(asked.Add(valid)) || until.After(time.Now().Add(valid)) {
-			t.Errorf("until %v", until)
-		}
-		expectHeldOn(t, servers, mutex, 0, 1, 2, 3, 4)
-	}
-	for range 2 {
-		value, asked := mutex.Value(), time.Now()
-		if locked(t, mutex); mutex.Value() == value {
-			t.Error("the token is used again")
-		}
-		expectUntil(asked)
-		expectTaken(t, rs.NewMutex("k", redsync.WithExpiry(expiry)).TryLock(), 0, 1, 2, 3, 4)
-		breakAll()
-		asked = time.Now()
-		if ok, err := mutex.Extend(); !ok {
-			t.Errorf("extend: %v", err)
-		}
-		expectUntil(asked)
-		breakAll()
-		unlocked(t, mutex)
-		expectHeldOn(t, servers, mutex)
-		breakAll()
-	}
-}
-
-func TestALateOwnerSparesTheNextOne(t *testing.T) {
-	servers, rs := masters(t, 3)
-	mutex := locked(t, rs.NewMutex("k", redsync.WithExpiry(3*time.Second), redsync.WithTimeoutFactor(1)))
-	for _, s := range servers {
-		until(t, "it has ended", func() bool { return s.IsFree(t, "k") })
-	}
-	next := locked(t, rs.NewMutex("k", redsync.WithExpiry(10*time.Minute)))
-	ok, err := mutex.Extend()
-	if expectTaken(t, err, 0, 1, 2); ok {
-		t.Error("extended")
-	}
-	if ok, err := mutex.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
-		t.Errorf("%v instead of ErrLockAlreadyExpired", err)
-	}
-	expectHeldOn(t, servers, next, 0, 1, 2)
-}
-
 func TestTwoOfFiveMastersMayDieAndNotThree(t *testing.T) {
 	servers, rs := masters(t, 5)
 	die := func(s *testserver.Server) { _ = s.Client.ShutdownNoSave(background).Err() }
@@ -659,49 +570,6 @@ func TestTwoOfFiveMastersMayDieAndNotThree(t *testing.T) {
 			t.Error("a minority keeps its grant")
 		}
 	}
-}
-
-func TestAMajorityThatIsStoppedExtendsNothing(t *testing.T) {
-	servers, rs := masters(t, 3)
-	mutex := locked(t, rs.NewMutex("k", redsync.WithExpiry(10*time.Minute)))
-	promised := mutex.Until()
-	first, second := servers[0].Stop(t), servers[1].Stop(t)
-	ok, err := mutex.Extend()
-	if expectOutage(t, err); ok || !mutex.Until().Equal(promised) {
-		t.Errorf("extended until %v", mutex.Until())
-	}
-	expectOutage(t, rs.NewMutex("k", redsync.WithExpiry(10*time.Second)).TryLock())
-	first()
-	second()
-	if ok, err := mutex.Extend(); !ok || !mutex.Until().After(promised) {
-		t.Errorf("extend: %v, until %v after %v", err, mutex.Until(), promised)
-	}
-	unlocked(t, mutex)
-	for _, s := range servers {
-		until(t, "it is free", func() bool { return s.IsFree(t, "k") })
-	}
-}
-
-func TestWhatAMajorityForgotIsNeitherExtendedNorTakenAnew(t *testing.T) {
-	servers, rs := masters(t, 3)
-	mutex := locked(t, rs.NewMutex("k", redsync.WithExpiry(10*time.Minute)))
-	promised := mutex.Until()
-	servers[0].Call(t, "DEL", "k")
-	if ok, err := mutex.Extend(); !ok || !mutex.Until().After(promised) {
-		t.Errorf("extend: %v, until %v after %v", err, mutex.Until(), promised)
-	}
-	expectHeldOn(t, servers, mutex, 1, 2)
-	promised = mutex.Until()
-	servers[1].Call(t, "DEL", "k")
-	ok, err := mutex.Extend()
-	if expectTaken(t, err, 0, 1); ok || !mutex.Until().Equal(promised) {
-		t.Errorf("extended until %v", mutex.Until())
-	}
-	expectHeldOn(t, servers, mutex, 2)
-	if ok, err := mutex.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
-		t.Errorf("%v instead of ErrLockAlreadyExpired", err)
-	}
-	expectHeldOn(t, servers, mutex)
 }
 
 // Two masters at most are away, each for longer than the expiry.
@@ -783,57 +651,6 @@ func TestHoldsNeverOverlapWhileMastersComeAndGo(t *testing.T) {
 		if before := holds[i]; h.from.Before(before.to) {
 			t.Errorf("a hold until %v and one from %v", before.to, h.from)
 		}
-	}
-}
-
-// distant is a connection whose replies are late.
-type distant struct {
-	net.Conn
-	by *atomic.Int64
-}
-
-func (d distant) Read(b []byte) (int, error) {
-	n, err := d.Conn.Read(b)
-	time.Sleep(time.Duration(d.by.Load()))
-	return n, err
-}
-
-// The last master grants the lock after the majority has refused it, while the grant of the first one
-// is given back.
-func TestALateGrantOfAFailFastTryIsGivenBack(t *testing.T) {
-	servers, _ := masters(t, 5)
-	var nodes []*redislock.Locks
-	distances := make([]atomic.Int64, len(servers))
-	for i, s := range servers {
-		client := redis.NewClient(&redis.Options{
-			Addr: s.Address,
-			Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
-				conn, err := net.Dial(network, address)
-				return distant{conn, &distances[i]}, err
-			},
-		})
-		defer client.Close()
-		// A machine that is busy may answer late.
-		locks, err := redislock.New(client, redislock.WithCommandTimeout(20*time.Second))
-		check(t, err)
-		defer locks.Close()
-		nodes = append(nodes, locks)
-	}
-	mutex := redsync.NewFromLocks(nodes...).NewMutex("k", redsync.WithFailFast(true), redsync.WithExpiry(10*time.Minute))
-	// The connections are made.
-	unlocked(t, locked(t, mutex))
-	for _, s := range servers {
-		until(t, "it is free", func() bool { return s.IsFree(t, "k") })
-	}
-	for _, s := range servers[1:4] {
-		s.Call(t, "LOCK.ACQUIRE", "k", "other", "PX", 600_000)
-	}
-	for i, ms := range []time.Duration{200, 400, 400, 400, 500} {
-		distances[i].Store(int64(ms * time.Millisecond))
-	}
-	expectTaken(t, mutex.TryLock(), 1, 2, 3)
-	for _, s := range []*testserver.Server{servers[0], servers[4]} {
-		until(t, "its grant is given back", func() bool { return s.IsFree(t, "k") })
 	}
 }
 
