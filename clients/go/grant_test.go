@@ -342,3 +342,45 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestTheCallsOfTheMigrationPagesRun(t *testing.T) {
+	s := serve(t)
+	lock, ctx, d := lockOf(t, locksOf(t, s.Client), "k"), background, time.Minute
+	var grant *redislock.Grant
+	// acquires runs a call that returns a grant, and releases the one before.
+	acquires := func(acquire func() (*redislock.Grant, error)) func() error {
+		return func() (err error) {
+			if grant != nil {
+				check(t, grant.Release(ctx))
+			}
+			grant, err = acquire()
+			return err
+		}
+	}
+	calls := map[string]func() error{
+		"grant, err := lock.TryAcquire(ctx)": acquires(func() (*redislock.Grant, error) { return lock.TryAcquire(ctx) }),
+		"grant, err := lock.AcquireWithin(ctx, d)": acquires(func() (*redislock.Grant, error) {
+			return lock.AcquireWithin(ctx, d)
+		}),
+		"grant, err := lock.Acquire(ctx)": acquires(func() (*redislock.Grant, error) { return lock.Acquire(ctx) }),
+		"grant.Extend(ctx, d)":            func() error { return grant.Extend(ctx, d) },
+		"grant.Owned(ctx)":                func() error { _, err := grant.Owned(ctx); return err },
+		"grant.Left()": func() error {
+			if grant.Left() <= 0 {
+				return errors.New("nothing is left")
+			}
+			return nil
+		},
+		"grant.Release(ctx)": func() (err error) {
+			err = grant.Release(ctx)
+			grant = acquired(t, lock)
+			return err
+		},
+	}
+	testserver.RunTable(t, "../../docs/migrate/redlock-redsync.md", "| redsync | Go |", 1, calls)
+	// The columns of set-nx.md are the languages'. Two calls of the other page aren't in it.
+	delete(calls, "grant, err := lock.Acquire(ctx)")
+	delete(calls, "grant.Left()")
+	testserver.RunTable(t, "../../docs/migrate/set-nx.md", "| now | Python |", 4, calls)
+	check(t, grant.Release(ctx))
+}

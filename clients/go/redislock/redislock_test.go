@@ -450,3 +450,85 @@ func TestClientsThatShareConnectionsShareWaits(t *testing.T) {
 		}
 	}
 }
+
+func TestTheCallsOfThePageRun(t *testing.T) {
+	s := serve(t)
+	const page = "../../../docs/migrate/bsm-redislock.md"
+	ctx, key, keys, ttl := background, "orders:42", []string{"a", "b"}, time.Minute
+	var options *redislock.Options
+	var locker *redislock.Client
+	var lock *redislock.Lock
+	// obtains runs a call that returns a lock, and releases the lock of the one before.
+	obtains := func(obtain func() (*redislock.Lock, error)) func() error {
+		return func() error {
+			if lock != nil {
+				check(t, lock.Release(ctx))
+			}
+			var err error
+			lock, err = obtain()
+			return err
+		}
+	}
+	with := func(options redislock.Options) func() error {
+		return obtains(func() (*redislock.Lock, error) { return locker.Obtain(ctx, key, ttl, &options) })
+	}
+	is := func(isTrue func() bool) func() error {
+		return func() error {
+			if !isTrue() {
+				return errors.New("not so")
+			}
+			return nil
+		}
+	}
+	testserver.RunTable(t, page, "| call |", 0, map[string]func() error{
+		"locker := redislock.New(client)": func() error {
+			locker = redislock.New(s.Client)
+			return nil
+		},
+		"lock, err := redislock.Obtain(ctx, client, key, ttl, options)": obtains(func() (*redislock.Lock, error) {
+			return redislock.Obtain(ctx, s.Client, key, ttl, options)
+		}),
+		"lock, err := redislock.ObtainMulti(ctx, client, keys, ttl, options)": obtains(func() (*redislock.Lock, error) {
+			return redislock.ObtainMulti(ctx, s.Client, keys, ttl, options)
+		}),
+		"lock, err := locker.Obtain(ctx, key, ttl, options)": obtains(func() (*redislock.Lock, error) {
+			return locker.Obtain(ctx, key, ttl, options)
+		}),
+		"lock, err := locker.ObtainMulti(ctx, keys, ttl, options)": obtains(func() (*redislock.Lock, error) {
+			return locker.ObtainMulti(ctx, keys, ttl, options)
+		}),
+		"Options.Metadata":                with(redislock.Options{Metadata: "refund 7"}),
+		"Options.Token":                   with(redislock.Options{Token: "foo"}),
+		"Options.RetryStrategy":           with(redislock.Options{RetryStrategy: redislock.LinearBackoff(time.Second)}),
+		"lock.Key()":                      is(func() bool { return lock.Key() == key }),
+		"lock.Keys()":                     is(func() bool { return len(lock.Keys()) == 1 }),
+		"lock.Token()":                    is(func() bool { return lock.Token() != "" }),
+		"lock.Metadata()":                 is(func() bool { return lock.Metadata() == "" }),
+		"lock.TTL(ctx)":                   func() error { _, err := lock.TTL(ctx); return err },
+		"lock.Refresh(ctx, ttl, options)": func() error { return lock.Refresh(ctx, ttl, options) },
+		"lock.Release(ctx)":               func() error { return lock.Release(ctx) },
+		"lock.Fence()":                    is(func() bool { return lock.Fence() > 0 }),
+	})
+
+	holder := obtained(t, locker, "held", nil)
+	waits := func(limit time.Duration, strategy redislock.RetryStrategy) func() error {
+		return func() error {
+			takes(t, "a wait", limit, late, func() {
+				_, err := locker.Obtain(ctx, "held", 500*time.Millisecond, &redislock.Options{RetryStrategy: strategy})
+				expect(t, err, redislock.ErrNotObtained)
+			})
+			return nil
+		}
+	}
+	const untilTTL = 500 * time.Millisecond
+	testserver.RunTable(t, page, "| strategy |", 0, map[string]func() error{
+		"NoRetry()": waits(0, redislock.NoRetry()),
+		"LimitRetry(LinearBackoff(100*time.Millisecond), 20)": waits(
+			untilTTL, redislock.LimitRetry(redislock.LinearBackoff(100*time.Millisecond), 20)),
+		"LimitRetry(ExponentialBackoff(16*time.Millisecond, 0), 6)": waits(
+			272*time.Millisecond, redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, 0), 6)),
+		"LinearBackoff(d)":             waits(untilTTL, redislock.LinearBackoff(time.Second)),
+		"ExponentialBackoff(min, max)": waits(untilTTL, redislock.ExponentialBackoff(time.Millisecond, time.Second)),
+	})
+	check(t, holder.Release(background))
+}

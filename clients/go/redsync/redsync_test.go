@@ -694,3 +694,74 @@ func TestTheProgramsOfThePageRun(t *testing.T) {
 	testserver.RunPage(t, "../../../docs/migrate/redsync.md", "127.0.0.1:6379", servers[0].Address,
 		"127.0.0.1:7001", servers[0].Address, "127.0.0.1:7002", servers[1].Address, "127.0.0.1:7003", servers[2].Address)
 }
+
+func TestTheCallsOfThePageRun(t *testing.T) {
+	s := serve(t)
+	ctx := background
+	var rs *redsync.Redsync
+	var mutex *redsync.Mutex
+	unlock := func(unlock func() (bool, error)) func() error {
+		return func() error { _, err := unlock(); return err }
+	}
+	// locks runs a call that locks, after an unlock by the other mutexes of the page.
+	locks := func(lock func() error) func() error {
+		return func() error {
+			s.Call(t, "DEL", "k")
+			return lock()
+		}
+	}
+	is := func(isTrue func() bool) func() error {
+		return func() error {
+			if !isTrue() {
+				return errors.New("not so")
+			}
+			return nil
+		}
+	}
+	with := func(options ...redsync.Option) func() error {
+		return func() error {
+			other := rs.NewMutex("with options", options...)
+			return errors.Join(other.Lock(), unlock(other.Extend)(), unlock(other.Unlock)())
+		}
+	}
+	const page = "../../../docs/migrate/redsync.md"
+	testserver.RunTable(t, page, "| call |", 0, map[string]func() error{
+		"rs := redsync.New(clients...)": func() error {
+			rs = redsync.New(s.Client)
+			return nil
+		},
+		"mutex := rs.NewMutex(name, options...)": func() error {
+			mutex = rs.NewMutex("k", redsync.WithTries(2))
+			return nil
+		},
+		"mutex.Lock()":              locks(func() error { return mutex.Lock() }),
+		"mutex.LockContext(ctx)":    locks(func() error { return mutex.LockContext(ctx) }),
+		"mutex.TryLock()":           locks(func() error { return mutex.TryLock() }),
+		"mutex.TryLockContext(ctx)": locks(func() error { return mutex.TryLockContext(ctx) }),
+		"mutex.Extend()":            func() error { return unlock(mutex.Extend)() },
+		"mutex.ExtendContext(ctx)":  unlock(func() (bool, error) { return mutex.ExtendContext(ctx) }),
+		"mutex.Unlock()":            func() error { return errors.Join(unlock(mutex.Unlock)(), mutex.Lock()) },
+		"mutex.UnlockContext(ctx)": func() error {
+			return errors.Join(unlock(func() (bool, error) { return mutex.UnlockContext(ctx) })(), mutex.Lock())
+		},
+		"mutex.Valid()":           func() error { return unlock(mutex.Valid)() },
+		"mutex.ValidContext(ctx)": unlock(func() (bool, error) { return mutex.ValidContext(ctx) }),
+		"mutex.Until()":           is(func() bool { return time.Until(mutex.Until()) > 0 }),
+		"mutex.Name()":            is(func() bool { return mutex.Name() == "k" }),
+		"mutex.Value()":           is(func() bool { return mutex.Value() != "" }),
+		"mutex.Fence()":           is(func() bool { return mutex.Fence() > 0 }),
+	})
+	testserver.RunTable(t, page, "| option |", 0, map[string]func() error{
+		"WithExpiry(d)":         with(redsync.WithExpiry(time.Minute)),
+		"WithTries(n)":          with(redsync.WithTries(2)),
+		"WithRetryDelay(d)":     with(redsync.WithRetryDelay(time.Second)),
+		"WithRetryDelayFunc(f)": with(redsync.WithRetryDelayFunc(func(int) time.Duration { return time.Second })),
+		"WithDriftFactor(f)":    with(redsync.WithDriftFactor(0.1)),
+		"WithTimeoutFactor(f)":  with(redsync.WithTimeoutFactor(0.1)),
+		"WithGenValueFunc(f)":   with(redsync.WithGenValueFunc(func() (string, error) { return "mine", nil })),
+		"WithValue(v)":          func() error { return unlock(rs.NewMutex("k", redsync.WithValue(mutex.Value())).Extend)() },
+		"WithSetNXOnExtend()":   with(redsync.WithSetNXOnExtend()),
+		"WithFailFast(b)":       with(redsync.WithFailFast(true)),
+		"WithShufflePools(b)":   with(redsync.WithShufflePools(true)),
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"go/format"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -205,5 +206,35 @@ func RunPage(t *testing.T, path string, addresses ...string) {
 		if err != nil || string(formatted) != program {
 			t.Errorf("program %d isn't formatted: %v", i, err)
 		}
+	}
+}
+
+// RunTable runs the code in a column of a table of a page, in the order of the page. Columns count from 0,
+// and header is the begin of the table. Each call must be there, and have a function.
+func RunTable(t *testing.T, path, header string, column int, calls map[string]func() error) {
+	t.Helper()
+	page, err := os.ReadFile(path)
+	Check(t, err)
+	_, table, isThere := strings.Cut(string(page), "\n"+header)
+	if !isThere {
+		t.Fatalf("no table %s", header)
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	missing := maps.Clone(calls)
+	for _, row := range strings.Split(table, "\n")[2:] {
+		for i, code := range strings.Split(strings.Split(row, " | ")[column], "`") {
+			if i%2 == 0 {
+				continue
+			}
+			delete(missing, code)
+			if call := calls[code]; call == nil {
+				t.Errorf("no function for %s", code)
+			} else if err := call(); err != nil {
+				t.Errorf("%s: %v", code, err)
+			}
+		}
+	}
+	for code := range missing {
+		t.Errorf("the page lacks %s", code)
 	}
 }
