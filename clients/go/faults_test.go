@@ -52,14 +52,18 @@ func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
 	together(30, func(number int) {
 		lock := lockOf(t, locks, fmt.Sprint("k", number%10))
 		for range 5 {
-			grant, err := lock.Acquire(background)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			takes(t, "a release", 0, late, func() { check(t, grant.Release(background)) })
+			check(t, lock.Do(background, func(context.Context, *redislock.Grant) error { return nil }))
 		}
 	})
+	holder := acquired(t, lockOf(t, locks, "k"))
+	granted := make(chan *redislock.Grant)
+	go func() { granted <- acquired(t, lockOf(t, locks, "k")) }()
+	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	if unused := client.PoolStats().IdleConns; unused != 1 {
+		t.Error("the wait has the connection")
+	}
+	check(t, holder.Release(background))
+	check(t, receive(t, granted).Release(background))
 }
 
 func TestShortLimitsDontWasteConnections(t *testing.T) {
@@ -104,6 +108,8 @@ func TestAThousandWaitersTellOfOneOutage(t *testing.T) {
 	until(t, "four of them ask", func() bool { return s.Waiters(t, "k") == 4 })
 	goOn := s.Stop(t)
 	until(t, "the outage is told", func() bool { return told.Load() > 0 })
+	_, err := lockOf(t, locks, "other").TryAcquire(background)
+	expect(t, err, redislock.ErrUnavailable)
 	stop()
 	for range 1000 {
 		expect(t, receive(t, ended), context.Canceled)

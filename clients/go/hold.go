@@ -289,10 +289,8 @@ func (h *hold) lose() bool {
 		return true
 	}
 	grant := grantOf(h)
-	h.commands.observer.lost(grant)
-	if h.options.onLost != nil {
-		go protect(func() { h.options.onLost(grant) })
-	}
+	tell(h.commands.observer.Lost, grant)
+	go tell(h.options.onLost, grant)
 	return true
 }
 
@@ -300,7 +298,7 @@ func (h *hold) lose() bool {
 func (h *hold) drop() {
 	if h.end(left) {
 		slog.Warn("redislock: a grant was dropped without a release", "keys", h.options.keys)
-		h.commands.observer.lost(grantOf(h))
+		tell(h.commands.observer.Lost, grantOf(h))
 		h.leaveLater(h.options.call(h.token))
 	}
 }

@@ -142,7 +142,7 @@ func (l *Lock) granted(h *hold, isShaped bool) *Grant {
 		runtime.AddCleanup(grant, (*hold).drop, h)
 	}
 	h.begin()
-	l.commands.observer.granted(grant)
+	tell(l.commands.observer.Granted, grant)
 	return grant
 }
 

@@ -36,24 +36,18 @@ func (o *Observer) waited(lock *Lock, waited time.Duration, outcome Outcome) {
 	}
 }
 
-func (o *Observer) granted(grant *Grant) {
-	if o.Granted != nil {
-		protect(func() { o.Granted(grant) })
-	}
-}
-
-func (o *Observer) lost(grant *Grant) {
-	if o.Lost != nil {
-		protect(func() { o.Lost(grant) })
+// tell calls a function of an observer, unless it is nil.
+func tell[T any](hook func(T), fact T) {
+	if hook != nil {
+		protect(func() { hook(fact) })
 	}
 }
 
 func (o *Observer) unavailable(err error) {
 	if o.Unavailable == nil {
 		slog.Warn("redislock", "error", err)
-		return
 	}
-	protect(func() { o.Unavailable(err) })
+	tell(o.Unavailable, err)
 }
 
 // protect calls a function of the program, and logs its panic.

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"slices"
 )
 
 // Once returns what read returns, or else what compute returns: one caller computes at a time.
@@ -18,7 +19,7 @@ func Once[T any](
 	if err != nil {
 		return result, err
 	}
-	readers, err := locks.Lock(key, append(options, WithShared())...)
+	readers, err := locks.Lock(key, append(slices.Clip(options), WithShared())...)
 	if err != nil {
 		return result, err
 	}
