@@ -435,7 +435,6 @@ func TestClientsThatShareConnectionsShareWaits(t *testing.T) {
 			_, err := redislock.Obtain(background, below, "k", time.Minute, retry(time.Millisecond, 1))
 			expect(t, err, redislock.ErrNotObtained)
 		}
-		runtime.GC()
 	}
 	after, err := s.Client.ClientList(background).Result()
 	check(t, err)
