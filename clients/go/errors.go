@@ -115,16 +115,12 @@ func wasSent(err error) bool {
 	var network *net.OpError
 	isOfDial := errors.As(err, &network) && network.Op == "dial"
 	// The driver ends no exchange by a context, only what comes before one.
-	return !isOfDial && !errors.Is(err, context.Canceled) &&
-		!errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, redis.ErrPoolTimeout) &&
-		!errors.Is(err, redis.ErrPoolExhausted) && !isOfRouting(err)
+	return !isOfDial && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
+		!startsWithAny(err.Error(), unconnected)
 }
 
-// isOfRouting returns true if the driver found no server. It has no types for these errors.
-func isOfRouting(err error) bool {
-	text := err.Error()
-	return strings.HasPrefix(text, "redis: all sentinels") || strings.HasPrefix(text, "redis: cluster has no nodes")
-}
+// unconnected are the beginnings of the driver's errors that say that it found no connection.
+var unconnected = []string{"redis: connection ", "redis: all sentinels", "redis: cluster has no nodes"}
 
 // passing are the beginnings of the server's errors that end by themselves.
 var passing = []string{
@@ -141,8 +137,7 @@ func isOutage(err error) bool {
 	var network net.Error
 	var system syscall.Errno
 	return isLate(err) || errors.As(err, &network) || errors.As(err, &system) || errors.Is(err, io.EOF) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, redis.ErrPoolExhausted) ||
-		errors.Is(err, context.Canceled) || isOfRouting(err)
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || startsWithAny(err.Error(), unconnected)
 }
 
 func startsWithAny(text string, beginnings []string) bool {
