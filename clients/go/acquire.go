@@ -12,8 +12,8 @@ const grace = 100 * time.Millisecond
 // shortestLeave is the mark of a token that has no command on its way.
 const shortestLeave = time.Millisecond
 
-// acquire is an acquire of one token until a limit: it asks, it waits, and it leaves if it ends without a
-// grant. The states are those of docs/internals/clients.md.
+// acquire is an acquire of one token until a limit: it asks, it waits, and it leaves if it ends
+// without a grant. The states are those of docs/internals/clients.md.
 type acquire struct {
 	lock     *Lock
 	options  *settings
@@ -144,7 +144,8 @@ func (a *acquire) isOver() bool { return !time.Now().Before(a.until) }
 
 func (a *acquire) isEndless() bool { return a.until.Sub(a.began) == century }
 
-// grace returns the time after the limit. The server replies to REPLICAS within the command timeout.
+// grace returns the time after the limit. The server replies to REPLICAS within the command
+// timeout.
 func (a *acquire) grace() time.Duration {
 	if a.options.replicas > 0 {
 		return grace + a.commands.timeout
@@ -190,8 +191,8 @@ func (a *acquire) hold(reply []any, lease time.Duration, askedAt time.Time) *hol
 	return h
 }
 
-// leave ends what the server may have of this token, in the background. The observer hears of an outage
-// unless the caller does.
+// leave ends what the server may have of this token, in the background. The observer hears of an
+// outage unless the caller does.
 func (a *acquire) leave(err error) {
 	if !a.isKnown {
 		return

@@ -59,9 +59,11 @@ func newCommands(client redis.UniversalClient, observer Observer, timeout time.D
 	}, err
 }
 
-// ask sends a command once, and returns its reply. It fails with an *outage, with the error that ends the
-// call, or with the context's error if that is cancelled.
-func (c *commands) ask(ctx context.Context, call *call, cmd command, until time.Time, by way) (any, error) {
+// ask sends a command once, and returns its reply. It fails with an *outage, with the error that
+// ends the call, or with the context's error if that is cancelled.
+func (c *commands) ask(
+	ctx context.Context, call *call, cmd command, until time.Time, by way,
+) (any, error) {
 	within := time.Until(until)
 	sent := redis.NewCmd(ctx, cmd.words...)
 	sent.SetFirstKeyPos(cmd.keyAt)
@@ -88,7 +90,9 @@ func (c *commands) ask(ctx context.Context, call *call, cmd command, until time.
 }
 
 // exchange sends a command, and returns at the end of the time or of the context.
-func (c *commands) exchange(ctx context.Context, call *call, cmd redis.Cmder, within time.Duration, by way) error {
+func (c *commands) exchange(
+	ctx context.Context, call *call, cmd redis.Cmder, within time.Duration, by way,
+) error {
 	call.isDoubtful = false
 	if within <= 0 {
 		return os.ErrDeadlineExceeded
@@ -101,8 +105,8 @@ func (c *commands) exchange(ctx context.Context, call *call, cmd redis.Cmder, wi
 		defer cancel()
 		return call.replied(call.sent(by.process(limited, cmd)))
 	}
-	// A deadline of the context would have go-redis close the connection. What was sent goes on without
-	// the caller, so its connection stays usable.
+	// A deadline of the context would have go-redis close the connection. What was sent goes on
+	// without the caller, so its connection stays usable.
 	sending, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), callKey{}, call))
 	defer cancel()
 	replied := make(chan error, 1)
@@ -133,8 +137,8 @@ func (c *call) replied(err error) error {
 	return err
 }
 
-// retry repeats an action after outages, until it succeeds or the time is over. OnFault hears of each
-// outage.
+// retry repeats an action after outages, until it succeeds or the time is over. OnFault hears of
+// each outage.
 func (c *commands) retry(
 	ctx context.Context, until time.Time, onFault func(*outage), act func(end time.Time) error,
 ) error {
@@ -197,7 +201,8 @@ func (c *commands) ofEachKey(
 	return replies, err
 }
 
-// bounded returns the end of a call that doesn't wait for a lock, and the context without its deadline.
+// bounded returns the end of a call that doesn't wait for a lock, and the context without its
+// deadline.
 func (c *commands) bounded(ctx context.Context) (within context.Context, until time.Time, stop func()) {
 	until = time.Now().Add(c.timeout)
 	if deadline, isLimited := ctx.Deadline(); isLimited {
@@ -207,8 +212,8 @@ func (c *commands) bounded(ctx context.Context) (within context.Context, until t
 	return within, until, stop
 }
 
-// withoutDeadline returns a context that ends only when the other one is cancelled. The end of a limit
-// isn't the end of its call: a reply may still come in time.
+// withoutDeadline returns a context that ends only when the other one is cancelled. The end of a
+// limit isn't the end of its call: a reply may still come in time.
 func withoutDeadline(ctx context.Context) (within context.Context, stop func()) {
 	if _, isLimited := ctx.Deadline(); !isLimited {
 		return ctx, func() {}

@@ -45,8 +45,8 @@ func (e *ArgumentError) Error() string {
 	return fmt.Sprintf("redislock: %s must be %s", e.Argument, e.Reason)
 }
 
-// secret returns a token, which controls a grant. It is a function because no text form of a function,
-// nor of what has it, shows the token.
+// secret returns a token, which controls a grant. It is a function because no text form of a
+// function, nor of what has it, shows the token.
 type secret func() string
 
 func newSecret(token string) secret { return func() string { return token } }
@@ -124,8 +124,9 @@ var unconnected = []string{"redis: connection ", "redis: all sentinels", "redis:
 
 // passing are the beginnings of the server's errors that end by themselves.
 var passing = []string{
-	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "OOM ", "MISCONF ", "BUSY ", "MOVED ", "ASK ",
-	"ERR max number of clients reached", "UNBLOCKED force unblock from blocking operation, instance state changed",
+	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "OOM ", "MISCONF ", "BUSY ",
+	"MOVED ", "ASK ", "ERR max number of clients reached",
+	"UNBLOCKED force unblock from blocking operation, instance state changed",
 }
 
 // isOutage returns true if the same command may succeed later, or at another server.
@@ -136,8 +137,9 @@ func isOutage(err error) bool {
 	}
 	var network net.Error
 	var system syscall.Errno
-	return isLate(err) || errors.As(err, &network) || errors.As(err, &system) || errors.Is(err, io.EOF) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || startsWithAny(err.Error(), unconnected)
+	return isLate(err) || errors.As(err, &network) || errors.As(err, &system) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, context.Canceled) || startsWithAny(err.Error(), unconnected)
 }
 
 func startsWithAny(text string, beginnings []string) bool {

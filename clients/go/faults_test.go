@@ -88,7 +88,8 @@ func TestShortLimitsDontWasteConnections(t *testing.T) {
 	check(t, holder.Release(background))
 }
 
-// The waiters of a server that stands still write one line, and leave neither goroutines nor places.
+// The waiters of a server that stands still write one line, and leave neither goroutines nor
+// places.
 func TestAThousandWaitersTellOfOneOutage(t *testing.T) {
 	s := serve(t)
 	var told atomic.Int32

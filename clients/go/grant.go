@@ -9,7 +9,8 @@ import (
 	"github.com/redis-lock/redis-lock/clients/go/internal/shape"
 )
 
-// Grant is a grant of a lock. Whoever has it may extend or release it. It is safe for concurrent use.
+// Grant is a grant of a lock. Whoever has it may extend or release it. It is safe for concurrent
+// use.
 //
 // Release it, or hand it on with Detach. A Grant that is collected before that counts as lost: the
 // library logs it, calls Observer.Lost, and releases the lock.
@@ -47,8 +48,8 @@ func (g *Grant) Lost() <-chan struct{} { return g.hold.gone }
 // IsLost returns true if the grant ended before its release, by the local clock.
 func (g *Grant) IsLost() bool { return g.hold.stateNow() == lost }
 
-// Left returns the time until the loss if the lease isn't renewed, by the local clock; 0 if the grant has
-// ended.
+// Left returns the time until the loss if the lease isn't renewed, by the local clock; 0 if the
+// grant has ended.
 func (g *Grant) Left() time.Duration {
 	g.hold.mu.Lock()
 	defer g.hold.mu.Unlock()
@@ -59,16 +60,17 @@ func (g *Grant) Left() time.Duration {
 }
 
 // Release releases the lock within the command timeout. It fails with ErrLost if the grant was lost
-// before, and with ErrNotHeld if it was released before. If it fails with ErrUnavailable, or because the
-// context ends, the release goes on in the background until the lease is over.
+// before, and with ErrNotHeld if it was released before. If it fails with ErrUnavailable, or
+// because the context ends, the release goes on in the background until the lease is over.
 func (g *Grant) Release(ctx context.Context) error {
 	ctx, until, stop := g.hold.commands.bounded(ctx)
 	defer stop()
 	return g.hold.release(ctx, until)
 }
 
-// Extend lets the lease end in this time, or later, within the command timeout. Later renewals use the new
-// lease. It fails with ErrLost if the grant is lost, and with ErrNotHeld if it was released.
+// Extend lets the lease end in this time, or later, within the command timeout. Later renewals use
+// the new lease. It fails with ErrLost if the grant is lost, and with ErrNotHeld if it was
+// released.
 func (g *Grant) Extend(ctx context.Context, lease time.Duration) error {
 	if lease <= g.hold.options.margin {
 		return &ArgumentError{"lease", "greater than the margin, and than 0"}
@@ -106,9 +108,9 @@ func (g *Grant) Owned(ctx context.Context) (bool, error) {
 	return left > 0, err
 }
 
-// Detach leaves the grant to another process, which adopts it by its keys, token and fence. It isn't
-// renewed here any more. It fails with ErrNotHeld if the grant has ended, and with an *ArgumentError for a
-// session, which ends with its connection.
+// Detach leaves the grant to another process, which adopts it by its keys, token and fence. It
+// isn't renewed here any more. It fails with ErrNotHeld if the grant has ended, and with an
+// *ArgumentError for a session, which ends with its connection.
 func (g *Grant) Detach() error {
 	if g.hold.tie != nil {
 		return &ArgumentError{"session", "off to detach a grant"}
@@ -119,8 +121,8 @@ func (g *Grant) Detach() error {
 	return nil
 }
 
-// Context returns a context that ends with the cause ErrLost if the grant is lost. Call cancel when the
-// context isn't needed any more.
+// Context returns a context that ends with the cause ErrLost if the grant is lost. Call cancel when
+// the context isn't needed any more.
 func (g *Grant) Context(ctx context.Context) (within context.Context, cancel context.CancelFunc) {
 	within, end := context.WithCancelCause(ctx)
 	go func() {
@@ -133,11 +135,12 @@ func (g *Grant) Context(ctx context.Context) (within context.Context, cancel con
 	return within, func() { end(context.Canceled) }
 }
 
-// Do calls work, and then releases the lock, also if work panics. The context of work ends with the cause
-// ErrLost if the grant is lost.
+// Do calls work, and then releases the lock, also if work panics. The context of work ends with the
+// cause ErrLost if the grant is lost.
 //
-// It returns the error of work, together with ErrLost if the grant was lost. If only the release finds no
-// server, it returns nil, the observer hears of it, and the release goes on in the background.
+// It returns the error of work, together with ErrLost if the grant was lost. If only the release
+// finds no server, it returns nil, the observer hears of it, and the release goes on in the
+// background.
 func (g *Grant) Do(ctx context.Context, work func(ctx context.Context) error) (err error) {
 	if g.hold.stateNow() == left {
 		return ErrNotHeld

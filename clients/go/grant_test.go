@@ -65,7 +65,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// --- guarded blocks ---------------------------------------------------------------------------------
+// --- guarded blocks ------------------------------------------------------------------------------
 
 func TestDoReleasesWhateverEndsIt(t *testing.T) {
 	s := serve(t)
@@ -128,7 +128,7 @@ func TestABlockMayReleaseItsGrant(t *testing.T) {
 	expect(t, grant.Do(background, func(context.Context) error { return nil }), redislock.ErrNotHeld)
 }
 
-// --- the life of a grant ----------------------------------------------------------------------------
+// --- the life of a grant -------------------------------------------------------------------------
 
 func TestAGrantThatIsDroppedIsALossAndReleased(t *testing.T) {
 	s := serve(t)
@@ -263,7 +263,7 @@ func TestOneComputesAndTheOthersRead(t *testing.T) {
 	}
 }
 
-// --- contexts and errors ----------------------------------------------------------------------------
+// --- contexts and errors -------------------------------------------------------------------------
 
 func TestTheContextIsTheLimitAndTheCancel(t *testing.T) {
 	s := serve(t)

@@ -68,7 +68,7 @@ func (h *hold) begin() {
 	h.timer = time.AfterFunc(time.Until(h.due()), h.lookAfter)
 }
 
-// --- the lease --------------------------------------------------------------------------------------
+// --- the lease -----------------------------------------------------------------------------------
 
 // lookAfter renews the grant, or tells of its loss, if that is due.
 func (h *hold) lookAfter() {
@@ -136,8 +136,8 @@ func (h *hold) prolong(lease time.Duration, askedAt time.Time) {
 	}
 }
 
-// set sets the deadline. The lease counts from the request: the server counts from then or later. The
-// mutex is locked.
+// set sets the deadline. The lease counts from the request: the server counts from then or later.
+// The mutex is locked.
 func (h *hold) set(lease time.Duration, askedAt time.Time) {
 	if h.grantedAt.IsZero() {
 		h.grantedAt = askedAt
@@ -244,7 +244,7 @@ func (h *hold) extend(ctx context.Context, lease time.Duration, e extension) err
 	return nil
 }
 
-// --- the end ----------------------------------------------------------------------------------------
+// --- the end -------------------------------------------------------------------------------------
 
 func (h *hold) stateNow() state {
 	h.mu.Lock()

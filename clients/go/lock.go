@@ -26,11 +26,11 @@ func (l *Lock) String() string { return fmt.Sprintf("redislock.Lock(%q)", l.opti
 
 // Acquire waits for the lock, until the context or the time of WithWait ends, and returns a grant.
 //
-// It fails with ErrNotAcquired if somebody else had the lock until then; with ErrUnavailable if that
-// isn't known, because no server answered; with context.Canceled; and at once with ErrDeadlock,
-// ErrModuleMissing, ErrNotReplicated, or another error of the server. Without a limit, it waits
-// through outages, and reports them to the observer. If the context's own deadline was the limit,
-// the error is context.DeadlineExceeded as well.
+// It fails with ErrNotAcquired if somebody else had the lock until then; with ErrUnavailable if
+// that isn't known, because no server answered; with context.Canceled; and at once with
+// ErrDeadlock, ErrModuleMissing, ErrNotReplicated, or another error of the server. Without a limit,
+// it waits through outages, and reports them to the observer. If the context's own deadline was the
+// limit, the error is context.DeadlineExceeded as well.
 func (l *Lock) Acquire(ctx context.Context) (*Grant, error) { return l.acquire(ctx, l.options.wait) }
 
 // AcquireWithin is Acquire with this limit instead of that of WithWait; 0 tries once. It fails with
@@ -42,8 +42,8 @@ func (l *Lock) AcquireWithin(ctx context.Context, wait time.Duration) (*Grant, e
 	return l.acquire(ctx, wait)
 }
 
-// TryAcquire returns a grant if the lock is free, and fails with ErrNotAcquired if it isn't. It fails
-// with ErrUnavailable if no server answers within the command timeout.
+// TryAcquire returns a grant if the lock is free, and fails with ErrNotAcquired if it isn't. It
+// fails with ErrUnavailable if no server answers within the command timeout.
 func (l *Lock) TryAcquire(ctx context.Context) (*Grant, error) { return l.acquire(ctx, 0) }
 
 // Do acquires the lock like Acquire, and calls work like Grant.Do.

@@ -1,7 +1,8 @@
 // Package redislock has the locks of the redis-lock module for programs on go-redis.
 //
-// New makes Locks from a client of go-redis: of one server, of Sentinel, or of a cluster. Locks.Lock
-// makes a Lock, which has no state. Each acquire of it returns a Grant, which holds the lock.
+// New makes Locks from a client of go-redis: of one server, of Sentinel, or of a cluster.
+// Locks.Lock makes a Lock, which has no state. Each acquire of it returns a Grant, which holds the
+// lock.
 //
 // Every call takes a context and returns within 250 ms of its end, whatever the server does. A
 // call that doesn't wait for the lock also returns within the command timeout, 1 s by default. What
@@ -43,8 +44,9 @@ func WithObserver(observer Observer) LocksOption {
 	return func(c *choices) { c.observer = observer }
 }
 
-// New returns a maker of locks on the servers of a *redis.Client (also one of NewFailoverClient) or of
-// a *redis.ClusterClient, or of what embeds one. It sends nothing. It fails with an *ArgumentError.
+// New returns a maker of locks on the servers of a *redis.Client (also one of NewFailoverClient) or
+// of a *redis.ClusterClient, or of what embeds one. It sends nothing. It fails with an
+// *ArgumentError.
 //
 // Locks uses the client's connections. A second client of the same settings has those for waits and
 // sessions, and in a cluster all. It is closed when the Locks is closed or collected.
@@ -79,8 +81,8 @@ func (l *Locks) LockAll(keys []string, options ...Option) (*Lock, error) {
 	return &Lock{s, l.commands}, nil
 }
 
-// Adopt returns a grant that another process acquired and detached, by its keys, token and fence. The
-// options are those of the lock. It fails with ErrNotHeld if the grant has ended.
+// Adopt returns a grant that another process acquired and detached, by its keys, token and fence.
+// The options are those of the lock. It fails with ErrNotHeld if the grant has ended.
 func (l *Locks) Adopt(
 	ctx context.Context, keys []string, token string, fence int64, options ...Option,
 ) (*Grant, error) {
@@ -104,8 +106,8 @@ func (l *Locks) Adopt(
 	return lock.granted(h, isShaped), nil
 }
 
-// ReleaseAll releases all grants of this object's locks within the command timeout, and returns how many
-// still held. If a release fails, the others are released nevertheless.
+// ReleaseAll releases all grants of this object's locks within the command timeout, and returns how
+// many still held. If a release fails, the others are released nevertheless.
 func (l *Locks) ReleaseAll(ctx context.Context) (int, error) {
 	ctx, until, stop := l.commands.bounded(ctx)
 	defer stop()
@@ -127,8 +129,8 @@ func (l *Locks) ReleaseAll(ctx context.Context) (int, error) {
 	return count, failed
 }
 
-// Close closes the connections for waits and sessions, and in a cluster all. The program's client stays
-// open, and held locks stay held. Later calls fail with redis.ErrClosed.
+// Close closes the connections for waits and sessions, and in a cluster all. The program's client
+// stays open, and held locks stay held. Later calls fail with redis.ErrClosed.
 func (l *Locks) Close() error { return l.commands.servers.close() }
 
 // String returns the address of the servers.

@@ -25,8 +25,8 @@ type Observer struct {
 	Granted func(grant *Grant)
 	// Lost is called once for each loss, in the background.
 	Lost func(grant *Grant)
-	// Unavailable is called once for each outage that ends no call: while a call waits without a limit,
-	// or in the background. Default: a warning of log/slog.
+	// Unavailable is called once for each outage that ends no call: while a call waits without a
+	// limit, or in the background. Default: a warning of log/slog.
 	Unavailable func(err error)
 }
 

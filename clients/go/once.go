@@ -8,9 +8,10 @@ import (
 
 // Once returns what read returns, or else what compute returns: one caller computes at a time.
 //
-// The others wait, and then read all at once. So compute must store its result where read finds it. Read
-// returns false if there is no result. The options are those of the lock, except WithShared, WithLimit and
-// WithPermits. Once fails with ErrNotAcquired if the WithWait was over before there was a result.
+// The others wait, and then read all at once. So compute must store its result where read finds it.
+// Read returns false if there is no result. The options are those of the lock, except WithShared,
+// WithLimit and WithPermits. Once fails with ErrNotAcquired if the WithWait was over before there
+// was a result.
 func Once[T any](
 	ctx context.Context, locks *Locks, key string,
 	read func(context.Context) (T, bool, error), compute func(context.Context) (T, error), options ...Option,

@@ -31,8 +31,8 @@ type settings struct {
 	wrong                                       *ArgumentError
 }
 
-// Option is an option of Locks.Lock and Locks.LockAll, which return an *ArgumentError for a wrong value.
-// Times are rounded up to whole milliseconds.
+// Option is an option of Locks.Lock and Locks.LockAll, which return an *ArgumentError for a wrong
+// value. Times are rounded up to whole milliseconds.
 type Option func(*settings)
 
 // WithLease sets how long others wait if this process dies. Default: 30 s.
@@ -66,25 +66,27 @@ func WithSession() Option {
 	return func(s *settings) { s.session = true }
 }
 
-// WithKeep sets how long the server keeps the place of a waiter that it doesn't hear of. Default: 10 s.
+// WithKeep sets how long the server keeps the place of a waiter that it doesn't hear of. Default:
+// 10 s.
 func WithKeep(d time.Duration) Option {
 	return func(s *settings) { s.keep = s.positive("keep", d) }
 }
 
-// WithoutRenewal makes a grant end with its lease. By default the lease is renewed at a third of it.
+// WithoutRenewal makes a grant end with its lease. By default the lease is renewed at a third of
+// it.
 func WithoutRenewal() Option {
 	return func(s *settings) { s.renews = false }
 }
 
-// WithMargin sets how long before the end of the lease a grant counts as lost, so that the program can
-// stop before anybody else has the lock. It is less than the lease. Default: a tenth of the lease, and
-// at most 1 s.
+// WithMargin sets how long before the end of the lease a grant counts as lost, so that the program
+// can stop before anybody else has the lock. It is less than the lease. Default: a tenth of the
+// lease, and at most 1 s.
 func WithMargin(d time.Duration) Option {
 	return func(s *settings) { s.margin = s.zeroOrMore("margin", d) }
 }
 
-// WithMaxHold sets how long the lease is renewed, from the grant: the grant is lost then. Unlimited has
-// no end. Default: 24 h.
+// WithMaxHold sets how long the lease is renewed, from the grant: the grant is lost then. Unlimited
+// has no end. Default: 24 h.
 func WithMaxHold(d time.Duration) Option {
 	return func(s *settings) { s.maxHold = s.positive("max hold", d) }
 }
@@ -189,11 +191,11 @@ func (s *settings) firstLease() time.Duration {
 	return min(s.lease, plus(s.maxHold, s.margin))
 }
 
-// longestTrace returns how long the server may have a place or a grant of a token that it doesn't hear
-// of.
+// longestTrace returns how long the server may have a place or a grant of a token that it doesn't
+// hear of.
 func (s *settings) longestTrace() time.Duration { return max(s.firstLease(), s.keep) }
 
-// --- commands -------------------------------------------------------------------------------------
+// --- commands ------------------------------------------------------------------------------------
 
 // command is the words of a command, and the place of its first key.
 type command struct {

@@ -13,8 +13,8 @@ import (
 const (
 	// The longest time without a sign that the server lives, while a call waits.
 	signOfLife = 2 * time.Second
-	// The most connections to one server for waits and sessions, and how many unused ones stay open. An
-	// unused one that is older may have died silently.
+	// The most connections to one server for waits and sessions, and how many unused ones stay
+	// open. An unused one that is older may have died silently.
 	mostWaits, idleWaits = 4096, 8
 	idleTime             = 10 * time.Second
 	// The most connections to a node of a cluster for commands that are answered at once.
@@ -29,7 +29,8 @@ type process func(ctx context.Context, cmd redis.Cmder) error
 // way is how a command is sent.
 type way struct {
 	process process
-	// Returns true if the process ends within an attempt, because it needn't connect. Nil if it may not.
+	// Returns true if the process ends within an attempt, because it needn't connect. Nil if it may
+	// not.
 	isPrompt func() bool
 }
 
@@ -42,8 +43,8 @@ type servers struct {
 	stats   func() *redis.PoolStats
 	cluster *redis.ClusterClient
 	command way
-	// The turns of the commands of acquires. There are fewer than connections, so a release never waits
-	// behind acquires.
+	// The turns of the commands of acquires. There are fewer than connections, so a release never
+	// waits behind acquires.
 	turns chan struct{}
 	// Returns the client for what keeps a connection: waits that block, and sessions.
 	waits func() redis.UniversalClient
@@ -102,8 +103,8 @@ func newOneServer(client oneServer, attempt, longestWait time.Duration) *servers
 	return s
 }
 
-// newCluster makes clients of the same settings, because the client of a cluster can't be copied with
-// another timeout.
+// newCluster makes clients of the same settings, because the client of a cluster can't be copied
+// with another timeout.
 func newCluster(of *redis.ClusterOptions, attempt, longestWait time.Duration) *servers {
 	open := func(read time.Duration, size int) *redis.ClusterClient {
 		options := *of
@@ -175,8 +176,8 @@ func (s *servers) failed() {
 	}
 }
 
-// doubt uses each unused connection to the server of a key once. Those that died silently are closed
-// then, because they get no reply.
+// doubt uses each unused connection to the server of a key once. Those that died silently are
+// closed then, because they get no reply.
 func (s *servers) doubt(key string) {
 	node, stats := s.one, s.stats
 	if known := s.known(key); known != nil {
@@ -197,8 +198,8 @@ func (s *servers) close() error {
 	return s.waits().Close()
 }
 
-// counting returns a constructor of the clients of a cluster's nodes. A ClusterClient repeats commands,
-// and the repeated ones got no reply.
+// counting returns a constructor of the clients of a cluster's nodes. A ClusterClient repeats
+// commands, and the repeated ones got no reply.
 func counting(newClient func(*redis.Options) *redis.Client) func(*redis.Options) *redis.Client {
 	return func(options *redis.Options) *redis.Client {
 		client := newClient(options)

@@ -20,9 +20,9 @@ type link struct {
 
 // tie keeps the connections of a session while the grant is held.
 //
-// The server ties the grant to the connection of the latest EXTEND, and releases the lock when that one
-// closes. A command without a reply may arrive late and move the tie back. So its connection stays open
-// for a lease, and until the server has moved the tie to another one.
+// The server ties the grant to the connection of the latest EXTEND, and releases the lock when that
+// one closes. A command without a reply may arrive late and move the tie back. So its connection
+// stays open for a lease, and until the server has moved the tie to another one.
 type tie struct {
 	servers *servers
 	key     string
@@ -87,7 +87,8 @@ func (t *tie) moved(askedAt time.Time) {
 	t.links = kept
 }
 
-// cut closes a connection. Close alone would return it to its pool open, and so with what is tied to it.
+// cut closes a connection. Close alone would return it to its pool open, and so with what is tied
+// to it.
 func (l link) cut() {
 	if l.isClean {
 		ctx := context.Background()

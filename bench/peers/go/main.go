@@ -1,10 +1,10 @@
 // Goroutines that contend for one lock, with the one client of their process.
 //
-// Called as `peers LIBRARY PORT CONTENDERS WARM_SECONDS HELD_MS OTHER_MS`. Each contender has the lock
-// for HELD_MS, and does without it for OTHER_MS before it asks again. Prints `ready` WARM_SECONDS
-// after the first grant of this process. Counts from the line `begin` to the line `end` of its input, and then
-// prints a line of JSON: the grants of each contender, all waits in microseconds, the seconds, and
-// the processor time of this process in that time.
+// Called as `peers LIBRARY PORT CONTENDERS WARM_SECONDS HELD_MS OTHER_MS`. Each contender has the
+// lock for HELD_MS, and does without it for OTHER_MS before it asks again. Prints `ready`
+// WARM_SECONDS after the first grant of this process. Counts from the line `begin` to the line
+// `end` of its input, and then prints a line of JSON: the grants of each contender, all waits in
+// microseconds, the seconds, and the processor time of this process in that time.
 package main
 
 import (

@@ -37,8 +37,8 @@ type Client struct {
 	wrong error
 }
 
-// New returns a Client. It sends nothing. Each call fails with a *client.ArgumentError if this isn't a
-// client of go-redis.
+// New returns a Client. It sends nothing. Each call fails with a *client.ArgumentError if this
+// isn't a client of go-redis.
 func New(below RedisClient) *Client {
 	locks, err := dropin.LocksOf(below)
 	return &Client{locks, err}
@@ -58,8 +58,8 @@ type Options struct {
 	RetryStrategy RetryStrategy
 	// Metadata is shown in LOCK.INFO, up to 1024 bytes.
 	Metadata string
-	// Token names the owner, in 1 to 256 bytes. Who knows it controls the lock, and obtains it though
-	// it is held. Default: 128 random bits.
+	// Token names the owner, in 1 to 256 bytes. Who knows it controls the lock, and obtains it
+	// though it is held. Default: 128 random bits.
 	Token string
 }
 
@@ -73,9 +73,9 @@ func ObtainMulti(ctx context.Context, client RedisClient, keys []string, ttl tim
 	return New(client).ObtainMulti(ctx, keys, ttl, options)
 }
 
-// Obtain obtains a lock with this lease, which is renewed by Refresh only. It tries once, or waits as
-// long as the RetryStrategy says: until the context ends at most, or for the lease if the context has no
-// deadline.
+// Obtain obtains a lock with this lease, which is renewed by Refresh only. It tries once, or waits
+// as long as the RetryStrategy says: until the context ends at most, or for the lease if the
+// context has no deadline.
 //
 // It fails with ErrNotObtained if somebody else had the lock until then, and with the context's
 // error as well if that has ended. An outage is never ErrNotObtained but client.ErrUnavailable.
@@ -128,8 +128,8 @@ func limit(ctx context.Context, ttl time.Duration) (context.Context, context.Can
 	return context.WithTimeout(ctx, ttl)
 }
 
-// obtain tries once, and then waits in the queue. Each of the two has a token of its own, unless the program
-// chose it.
+// obtain tries once, and then waits in the queue. Each of the two has a token of its own, unless
+// the program chose it.
 func obtain(
 	ctx context.Context, lock *client.Lock, shapes func() shape.Shape, strategy RetryStrategy,
 ) (*client.Grant, error) {
@@ -221,9 +221,9 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	return left, err
 }
 
-// Refresh sets the lease, which counts from now. It fails with ErrNotObtained if the lock isn't held any
-// more. In an outage it tries again as the RetryStrategy says, until the context ends at most, or for
-// the new lease if the context has no deadline.
+// Refresh sets the lease, which counts from now. It fails with ErrNotObtained if the lock isn't
+// held any more. In an outage it tries again as the RetryStrategy says, until the context ends at
+// most, or for the new lease if the context has no deadline.
 func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, options *Options) error {
 	if l == nil {
 		return ErrNotObtained
@@ -254,8 +254,8 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, options *Options)
 	}
 }
 
-// Release releases the lock. It fails with ErrLockNotHeld if the lock isn't held any more. In an outage
-// it fails with client.ErrUnavailable, and the release goes on in the background.
+// Release releases the lock. It fails with ErrLockNotHeld if the lock isn't held any more. In an
+// outage it fails with client.ErrUnavailable, and the release goes on in the background.
 func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {
 		return ErrLockNotHeld

@@ -12,8 +12,8 @@ import (
 	"github.com/redis-lock/redis-lock/clients/go/internal/shape"
 )
 
-// Mutex is a lock, which ends with its expiry unless Extend renews it. Goroutines that share a Mutex
-// exclude each other. A Mutex that is collected stays locked until then.
+// Mutex is a lock, which ends with its expiry unless Extend renews it. Goroutines that share a
+// Mutex exclude each other. A Mutex that is collected stays locked until then.
 type Mutex struct {
 	redsync *Redsync
 
@@ -37,7 +37,8 @@ type Mutex struct {
 // Name returns the name, which is the key.
 func (m *Mutex) Name() string { return m.name }
 
-// Value returns the value of the latest lock, or "" before the first one. Who knows it can unlock it.
+// Value returns the value of the latest lock, or "" before the first one. Who knows it can unlock
+// it.
 func (m *Mutex) Value() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,8 +55,8 @@ func (m *Mutex) Until() time.Time {
 	return m.until
 }
 
-// Fence returns the fence of the latest lock, which is greater than that of every earlier one. It is
-// 0 before the first lock, and always 0 with several nodes, whose fences can't be compared.
+// Fence returns the fence of the latest lock, which is greater than that of every earlier one. It
+// is 0 before the first lock, and always 0 with several nodes, whose fences can't be compared.
 func (m *Mutex) Fence() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,9 +141,9 @@ type claim struct {
 	options []redislock.Option
 }
 
-// claims returns a function that makes the claim of each try. By default its value is a token that no other
-// try uses. A value that the program generates isn't the token, because two owners with one value must
-// exclude each other.
+// claims returns a function that makes the claim of each try. By default its value is a token that
+// no other try uses. A value that the program generates isn't the token, because two owners with
+// one value must exclude each other.
 func (m *Mutex) claims() (func() claim, error) {
 	if m.generate == nil {
 		return drawn, nil
@@ -236,8 +237,8 @@ type grants struct {
 	closed bool
 }
 
-// add gives a grant back that comes after the end of the try, which fail-fast leaves behind: the Unlock
-// of the mutex may be over.
+// add gives a grant back that comes after the end of the try, which fail-fast leaves behind: the
+// Unlock of the mutex may be over.
 func (g *grants) add(node int, grant *redislock.Grant) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -296,7 +297,8 @@ func (m *Mutex) hold(ctx context.Context, value func() string, all []*redislock.
 	return nil
 }
 
-// validUntil returns the time until which a majority holds the lock, less the drift, or the zero time.
+// validUntil returns the time until which a majority holds the lock, less the drift, or the zero
+// time.
 func (m *Mutex) validUntil(all []*redislock.Grant) time.Time {
 	var ends []time.Time
 	for _, grant := range all {
@@ -345,8 +347,8 @@ func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 // Extend is ExtendContext without a context.
 func (m *Mutex) Extend() (bool, error) { return m.ExtendContext(context.Background()) }
 
-// ExtendContext sets the lease to the expiry again. It returns false and *ErrTaken if the mutex isn't
-// held any more, and false and a *RedisError if that isn't known.
+// ExtendContext sets the lease to the expiry again. It returns false and *ErrTaken if the mutex
+// isn't held any more, and false and a *RedisError if that isn't known.
 func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	ctx = orBackground(ctx)
 	if err := m.check(); err != nil {
@@ -379,8 +381,8 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// reacquire acquires a lock that was lost or released, with the same value, if it is free. The token is
-// another one, because a release with the one before may still be on its way.
+// reacquire acquires a lock that was lost or released, with the same value, if it is free. The
+// token is another one, because a release with the one before may still be on its way.
 func (m *Mutex) reacquire(ctx context.Context, node int, was ownership) (*redislock.Grant, error) {
 	c := claimOf(was.value())
 	lock, err := m.lockOn(node, c)
@@ -413,8 +415,8 @@ func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
 	return n >= m.quorum(), err
 }
 
-// ownership is what a mutex has at the begin of a call. A part of the call that fail-fast leaves behind must
-// not meet the next lock.
+// ownership is what a mutex has at the begin of a call. A part of the call that fail-fast leaves
+// behind must not meet the next lock.
 type ownership struct {
 	value func() string
 	// The grants of the nodes, each nil if there is none or it is lost.
@@ -436,8 +438,9 @@ func (m *Mutex) now() ownership {
 	return o
 }
 
-// on returns the grant of this mutex on a node. If another mutex locked it with this value, or extended
-// it beyond the lease of this one, it is found at the server. It fails with redislock.ErrNotHeld.
+// on returns the grant of this mutex on a node. If another mutex locked it with this value, or
+// extended it beyond the lease of this one, it is found at the server. It fails with
+// redislock.ErrNotHeld.
 func (m *Mutex) on(ctx context.Context, node int, was ownership) (*redislock.Grant, error) {
 	if grant := was.grants[node]; grant != nil {
 		return grant, nil

@@ -1,6 +1,6 @@
-// Package redsync is used in place of github.com/go-redsync/redsync/v4. A program changes its import
-// and its constructor. The locks are those of the redis-lock module, so Lock waits in the server's
-// queue instead of trying again and again.
+// Package redsync is used in place of github.com/go-redsync/redsync/v4. A program changes its
+// import and its constructor. The locks are those of the redis-lock module, so Lock waits in the
+// server's queue instead of trying again and again.
 //
 // See docs/migrate/redsync.md for what differs.
 package redsync
@@ -95,8 +95,8 @@ func WithExpiry(expiry time.Duration) Option {
 	return OptionFunc(func(m *Mutex) { m.expiry = expiry })
 }
 
-// WithTries sets how often Lock tries. With one client, Lock waits for as long as the delays between
-// the tries would take together; 1 doesn't wait. Default: 32.
+// WithTries sets how often Lock tries. With one client, Lock waits for as long as the delays
+// between the tries would take together; 1 doesn't wait. Default: 32.
 func WithTries(tries int) Option {
 	return OptionFunc(func(m *Mutex) { m.tries = tries })
 }
@@ -111,7 +111,8 @@ func WithRetryDelayFunc(delay DelayFunc) Option {
 	return OptionFunc(func(m *Mutex) { m.delay = delay })
 }
 
-// WithDriftFactor sets how much of the expiry Until leaves off, for clocks that differ. Default: 0.01.
+// WithDriftFactor sets how much of the expiry Until leaves off, for clocks that differ. Default:
+// 0.01.
 func WithDriftFactor(factor float64) Option {
 	return OptionFunc(func(m *Mutex) { m.drift = factor })
 }
@@ -121,14 +122,14 @@ func WithTimeoutFactor(factor float64) Option {
 	return OptionFunc(func(m *Mutex) { m.timeout = factor })
 }
 
-// WithGenValueFunc sets the maker of values. A value is shown in LOCK.INFO as the data of the holder,
-// up to 1024 bytes. Default: the token of the lock, 128 random bits.
+// WithGenValueFunc sets the maker of values. A value is shown in LOCK.INFO as the data of the
+// holder, up to 1024 bytes. Default: the token of the lock, 128 random bits.
 func WithGenValueFunc(generate func() (string, error)) Option {
 	return OptionFunc(func(m *Mutex) { m.generate = generate })
 }
 
-// WithValue makes the mutex that of another one, which was locked with this value: it can unlock and
-// extend it.
+// WithValue makes the mutex that of another one, which was locked with this value: it can unlock
+// and extend it.
 func WithValue(value string) Option {
 	return OptionFunc(func(m *Mutex) {
 		if value != "" {

@@ -135,8 +135,8 @@ func TestGoroutinesThatShareAMutexExcludeEachOther(t *testing.T) {
 	excludes(t, 30, 1, func() *redsync.Mutex { return mutex })
 }
 
-// excludes checks that goroutines, each with a mutex of the function, are never inside together, and that
-// each is inside as often as it locks.
+// excludes checks that goroutines, each with a mutex of the function, are never inside together,
+// and that each is inside as often as it locks.
 func excludes(t *testing.T, goroutines, times int, mutexOf func() *redsync.Mutex) {
 	t.Helper()
 	inside, count := 0, 0
@@ -665,7 +665,8 @@ func TestAFailFastUnlockLeavesNoGrant(t *testing.T) {
 		go func() {
 			defer all.Done()
 			for range 150 {
-				// A machine that is busy may answer late. Then the release goes on in the background.
+				// A machine that is busy may answer late. Then the release goes on in the
+				// background.
 				if mutex.Lock() == nil {
 					_, _ = mutex.Unlock()
 				}

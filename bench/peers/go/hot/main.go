@@ -1,9 +1,10 @@
-// Goroutines that acquire one lock with short limits, by redsync and by this project's client in turns.
+// Goroutines that acquire one lock with short limits, by redsync and by this project's client in
+// turns.
 //
-// Called as `hot ADDRESS SECONDS ROUNDS GOROUTINES...`. Each goroutine acquires the lock again and again,
-// with a random limit up to 300 ms, holds it for 1 ms, and releases it. Prints a line for each round of
-// each library: the grants, the times of a release, how late the latest call returned, and the errors
-// that are neither a refusal nor an outage.
+// Called as `hot ADDRESS SECONDS ROUNDS GOROUTINES...`. Each goroutine acquires the lock again and
+// again, with a random limit up to 300 ms, holds it for 1 ms, and releases it. Prints a line for
+// each round of each library: the grants, the times of a release, how late the latest call
+// returned, and the errors that are neither a refusal nor an outage.
 package main
 
 import (

@@ -20,8 +20,8 @@ import (
 	"github.com/redis-lock/redis-lock/clients/go/internal/shape"
 )
 
-// made has the Locks that are in use, by the options of their clients. These are the same for all that
-// embed one client.
+// made has the Locks that are in use, by the options of their clients. These are the same for all
+// that embed one client.
 var made = struct {
 	sync.Mutex
 	locks map[any]weak.Pointer[redislock.Locks]
@@ -49,7 +49,8 @@ func LocksOf(client any) (*redislock.Locks, error) {
 	return locks, nil
 }
 
-// keyOf returns what clients with the same connections have in common, or nil if there is no such thing.
+// keyOf returns what clients with the same connections have in common, or nil if there is no such
+// thing.
 func keyOf(client any) any {
 	if pointer := reflect.ValueOf(client); pointer.Kind() == reflect.Pointer && pointer.IsNil() {
 		return nil
@@ -72,7 +73,8 @@ func forget(key any) {
 	}
 }
 
-// Options returns the options of a lock that ends with its lease, and is extended for ever if need be.
+// Options returns the options of a lock that ends with its lease, and is extended for ever if need
+// be.
 func Options(lease time.Duration, more ...redislock.Option) []redislock.Option {
 	return append([]redislock.Option{
 		redislock.WithLease(lease), redislock.WithMargin(0), redislock.WithoutRenewal(),
@@ -80,15 +82,15 @@ func Options(lease time.Duration, more ...redislock.Option) []redislock.Option {
 	}, more...)
 }
 
-// IsOldLock returns true for the error of a server at which an old client holds the key: its lock is
-// a string.
+// IsOldLock returns true for the error of a server at which an old client holds the key: its lock
+// is a string.
 func IsOldLock(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said) && strings.HasPrefix(said.Error(), "WRONGTYPE")
 }
 
-// Drawn returns a Shape whose token nobody can guess, of 22 letters, digits, - and _. Each acquire needs one
-// of its own.
+// Drawn returns a Shape whose token nobody can guess, of 22 letters, digits, - and _. Each acquire
+// needs one of its own.
 func Drawn() shape.Shape {
 	bits := make([]byte, 16)
 	// It never fails: the program is ended if the system has no random bits.
@@ -102,9 +104,9 @@ func Try(ctx context.Context, lock *redislock.Lock, s shape.Shape) (*redislock.G
 	return lock.TryAcquire(shape.In(ctx, s))
 }
 
-// Acquire waits for a lock in the server's queue for this time, and returns redislock.ErrNotAcquired
-// if somebody else had it until then. While an old client holds the key, it tries again after
-// each pause.
+// Acquire waits for a lock in the server's queue for this time, and returns
+// redislock.ErrNotAcquired if somebody else had it until then. While an old client holds the key,
+// it tries again after each pause.
 func Acquire(
 	ctx context.Context, lock *redislock.Lock, s shape.Shape, limit time.Duration, pause func() time.Duration,
 ) (*redislock.Grant, error) {

@@ -209,8 +209,8 @@ func RunPage(t *testing.T, path string, addresses ...string) {
 	}
 }
 
-// RunTable runs the code in a column of a table of a page, in the order of the page. Columns count from 0,
-// and header is the begin of the table. Each call must be there, and have a function.
+// RunTable runs the code in a column of a table of a page, in the order of the page. Columns count
+// from 0, and header is the begin of the table. Each call must be there, and have a function.
 func RunTable(t *testing.T, path, header string, column int, calls map[string]func() error) {
 	t.Helper()
 	page, err := os.ReadFile(path)
