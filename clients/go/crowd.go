@@ -10,9 +10,9 @@ import (
 
 // The most acquires of a process that wait for the same keys at the server.
 //
-// perf: 150 tasks with limits of up to 50 ms for 4 keys got them 5 times in 5 s when 32 of a key
-// asked, and 2,589 times when 4 did. The commands of acquires that give up take the processor from
-// the one whose turn it is.
+// perf: In Python, 150 tasks with limits of up to 50 ms for 4 keys got them 5 times in 5 s when 32
+// of a key asked, and 2,589 times when 4 did. The commands of acquires that give up take the
+// processor from the one whose turn it is.
 const mostAsking = 4
 
 // crowds are the acquires of a process that wait, by their keys.
