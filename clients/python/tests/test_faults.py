@@ -141,6 +141,29 @@ async def test_at_least_is_kept_without_a_reply(locks, server, lose_replies, arr
         await done(grant.release())
 
 
+@KINDS
+async def test_at_least_counts_from_the_grant_and_not_from_the_wait(server, kind):
+    locks = locks_of(kind, server)
+    server.redis.execute_command("LOCK.ACQUIRE", KEY, "other", "PX", 60_000)
+    with ThreadPoolExecutor() as pool:
+        freed = pool.submit(release_when_waited_for, server, 1.5)
+        grant = await done(locks.lock(KEY, lease=60, at_least=20).acquire())
+        released_at = freed.result()
+    assert await done(grant.release())
+    assert server.left(grant) + time.monotonic() - released_at >= 20
+    server.redis.delete(KEY)
+    await done(locks.close() if kind is Locks else locks.aclose())
+
+
+def release_when_waited_for(server, seconds):
+    """Release the other holder after a wait of some time. Return a time before the release."""
+    server.until_waiting(KEY)
+    time.sleep(seconds)
+    before = time.monotonic()
+    server.redis.execute_command("LOCK.RELEASE", KEY, "other")
+    return before
+
+
 async def test_a_loss_is_found_by_a_release_with_at_least(locks, server):
     grant = await done(locks.lock(KEY, at_least=60).acquire())
     server.redis.delete(KEY)
@@ -174,6 +197,14 @@ async def test_a_session_outlives_a_server_that_stands_still(own_server, kind):
     assert own_server.left(grant) > 0 and not grant.lost
     assert await done(grant.release())
     await done(locks.close() if kind is Locks else locks.aclose())
+
+
+async def test_a_session_ends_after_its_longest_hold(locks, server):
+    grant = await done(locks.lock(KEY, lease=1, session=True, max_hold=0.3).acquire())
+    await until_task("it is lost", lambda: grant.lost)
+    # The server renews a session while its connection is open.
+    await until_task("the lock is free", lambda: server.is_free(KEY), 5)
+    assert in_use(locks) == 0
 
 
 async def test_a_session_that_cant_be_tied_leaves_nothing(locks, server, lose_replies):

@@ -36,6 +36,8 @@ class Hold:
         self._commands = commands
         self._guard = threading.Lock()
         self._granted_at: Optional[float] = None
+        # The server keeps a lock with at_least until then.
+        self._stays_until = time.monotonic() + options.at_least
         self._tie = Tie(self.io, options.lease) if options.session else None
         # One renewal at a time, because each may move the tie.
         self._is_renewing = False
@@ -136,7 +138,7 @@ class Hold:
             )
         except BaseException:
             self._end(LEFT)
-            self._tie.close()
+            self._tie.cut()
             raise
         if not is_held:
             raise LockLost("the lock was lost before it was tied to its connection")
@@ -185,7 +187,7 @@ class Hold:
     async def _untie(self, tie: Tie) -> None:
         """Close the connections a margin after the loss, because their close releases the lock."""
         await self.io.sleep(self.options.margin_seconds)
-        tie.close()
+        tie.cut()
 
     def collected(self, grant: "GrantBase") -> None:
         """Release the grant of a program that dropped it."""
@@ -236,7 +238,7 @@ class Hold:
     async def _leave(self, call: Call, until: float, now: float) -> bool:
         """Send the release until a server has replied, or the time or the lease is over."""
         end = max(self.deadline, now) + self.options.margin_seconds
-        is_in_background = is_over = until == math.inf
+        is_in_background = until == math.inf
 
         async def once(attempt_end: float) -> bool:
             words = self._last_words()
@@ -248,14 +250,15 @@ class Hold:
         try:
             end = end if is_in_background else until
             is_held = await self._commands.retry(once, call, end, is_in_background)
-            is_over = True
+            if self._tie is not None:
+                self._tie.close()
             return is_held
         finally:
-            if self._tie is not None and is_over:
-                self._tie.close()
+            if self._tie is not None and is_in_background:
+                self._tie.cut()
 
     def _last_words(self) -> Any:
-        rest = (self._granted_at or 0.0) + self.options.at_least - time.monotonic()
+        rest = self._stays_until - time.monotonic()
         if rest > 0:
             return self.options.release_after(self.token, rest)
         if self.is_unclear:

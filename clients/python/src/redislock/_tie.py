@@ -45,7 +45,7 @@ class Tie:
         with self._guard:
             self._links.append(Link(pool, connection, is_clean, settled_at))
         if self._is_over:
-            self.close()
+            self.cut()
 
     def moved(self, asked_at: float) -> None:
         """Close the connections whose commands arrived before the one that moved the tie."""
@@ -56,12 +56,20 @@ class Tie:
             self._io.put_back(link.pool, link.connection, False)
 
     def close(self) -> None:
-        """Put the connections back, because the grant has ended."""
+        """Put the connections back, because the server has released the lock."""
+        for link in self._end():
+            self._io.put_back(link.pool, link.connection, link.is_clean)
+
+    def cut(self) -> None:
+        """Close the connections. Otherwise the server would go on renewing the lock."""
+        for link in self._end():
+            self._io.put_back(link.pool, link.connection, False)
+
+    def _end(self) -> List[Link]:
         with self._guard:
             self._is_over = True
             links, self._links = self._links, []
-        for link in links:
-            self._io.put_back(link.pool, link.connection, link.is_clean)
+        return links
 
     def abandon(self) -> None:
         """Drop the copies of the connections in a forked process."""
