@@ -40,7 +40,9 @@ type hold struct {
 	state                        state
 	lease                        time.Duration
 	grantedAt, deadline, renewAt time.Time
-	timer                        *time.Timer
+	// The server keeps a lock with atLeast until then.
+	staysUntil time.Time
+	timer      *time.Timer
 	// One renewal at a time, because each may move the tie.
 	isRenewing bool
 	// True if the observer knows that a renewal was refused.
@@ -51,6 +53,7 @@ func newHold(lock *Lock, token secret, fence int64) *hold {
 	h := &hold{
 		lock: lock, options: lock.options, commands: lock.commands, token: token, fence: fence,
 		gone: make(chan struct{}), lease: lock.options.lease,
+		staysUntil: time.Now().Add(lock.options.atLeast),
 	}
 	if h.options.session {
 		h.tie = &tie{servers: h.commands.servers, key: h.options.keys[0], lease: h.lease}
@@ -222,7 +225,7 @@ func (h *hold) bind(ctx context.Context, until time.Time) error {
 	}
 	if err != nil {
 		h.end(left)
-		h.tie.close()
+		h.tie.cut()
 	}
 	return err
 }
@@ -280,7 +283,7 @@ func (h *hold) lose() bool {
 	close(h.gone)
 	if h.tie != nil {
 		// The close of a connection releases the lock.
-		time.AfterFunc(h.options.margin, h.tie.close)
+		time.AfterFunc(h.options.margin, h.tie.cut)
 	}
 	h.mu.Lock()
 	isGranted := h.timer != nil
@@ -337,7 +340,7 @@ func (h *hold) leaveLater(call *call) {
 		// If it fails, the server ends the lock with its lease.
 		_, _ = h.leave(context.Background(), call, until.Add(h.options.margin), h.commands.report)
 		if h.tie != nil {
-			h.tie.close()
+			h.tie.cut()
 		}
 	}()
 }
@@ -363,7 +366,7 @@ func (h *hold) leave(
 }
 
 func (h *hold) lastWords() command {
-	if rest := time.Until(h.grantedAt.Add(h.options.atLeast)); rest > 0 {
+	if rest := time.Until(h.staysUntil); rest > 0 {
 		return h.options.releaseAfter(h.token, rest)
 	}
 	if h.isUnclear {

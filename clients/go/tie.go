@@ -68,7 +68,7 @@ func (t *tie) keep(l link) {
 	isOver := t.isOver
 	t.mu.Unlock()
 	if isOver {
-		t.close()
+		t.cut()
 	}
 }
 
@@ -97,13 +97,24 @@ func (l link) cut() {
 	_ = l.conn.Close()
 }
 
-// close returns the connections, because the grant has ended.
+// close returns the connections, because the server has released the lock.
 func (t *tie) close() {
-	t.mu.Lock()
-	links := t.links
-	t.isOver, t.links = true, nil
-	t.mu.Unlock()
-	for _, l := range links {
+	for _, l := range t.end() {
 		_ = l.conn.Close()
 	}
+}
+
+// cut closes the connections. Otherwise the server would go on renewing the lock.
+func (t *tie) cut() {
+	for _, l := range t.end() {
+		go l.cut()
+	}
+}
+
+func (t *tie) end() []link {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	links := t.links
+	t.isOver, t.links = true, nil
+	return links
 }

@@ -20,7 +20,8 @@ final class Grant implements \JsonSerializable
     public readonly array $keys;
     private string $state = self::HELD;
     private float $deadline = -INF;
-    private readonly float $grantedAt;
+    /** The server keeps a lock with `atLeast` until then. */
+    private readonly float $staysUntil;
     private readonly \SensitiveParameterValue $token;
     /** The process that holds the lock. */
     private readonly int $process;
@@ -41,7 +42,7 @@ final class Grant implements \JsonSerializable
         private readonly bool $isUnclear,
     ) {
         $this->keys = $options->keys;
-        $this->grantedAt = $askedAt;
+        $this->staysUntil = Clock::now() + $options->atLeast;
         $this->token = new \SensitiveParameterValue($token);
         $this->process = getmypid();
         $this->prolong($options->lease, $askedAt);
@@ -256,7 +257,7 @@ final class Grant implements \JsonSerializable
     /** @return non-empty-list<string|int> */
     private function lastWords(): array
     {
-        $rest = $this->grantedAt + $this->options->atLeast - Clock::now();
+        $rest = $this->staysUntil - Clock::now();
         return match (true) {
             $rest > 0 => $this->options->releaseAfter($this->token(), $rest),
             $this->isUnclear => $this->options->leave($this->token(), $this->options->longestTrace),

@@ -1,5 +1,6 @@
 //! Options of a lock: limit, data, least and longest time, replicas; and the guarded block.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -84,6 +85,27 @@ pub fn a_lock_that_stays_is_refused_to_its_own_object(world: &mut World) {
     assert!(driver.release("a"));
 }
 
+/// The least time counts from the grant, and not from the command that waited for it.
+pub fn a_lock_that_was_waited_for_stays_for_its_least_time(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    let lock = json!({"keys": [KEY], "lease_ms": 60_000, "at_least_ms": 2500});
+    driver.lock("a", lock);
+    let waits = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    thread::sleep(Duration::from_millis(1500));
+    let freed = Instant::now();
+    world.other_releases(KEY);
+    driver.answer(&waits).fence();
+    assert!(driver.release("a"));
+    until("the lock is free", || world.servers.info(KEY).is_none());
+    assert!(
+        freed.elapsed() >= Duration::from_millis(2500),
+        "{:?}",
+        freed.elapsed()
+    );
+}
+
 pub fn a_session_stays_for_its_least_time(world: &mut World) {
     let driver = world.driver();
     let lock = json!({"keys": [KEY], "lease_ms": 60_000, "at_least_ms": 2500, "session": true});
@@ -135,6 +157,17 @@ pub fn the_longest_hold_ends_in_time(world: &mut World) {
     world.assert_in_time(told.into_iter().min(), longest + LATE);
     // Otherwise the last renewal's lease would still run.
     world.assert_in_time(freed.into_iter().min(), longest + 2 * LATE);
+}
+
+/// The server renews a session while its connection is open. So the library closes it after the loss.
+pub fn a_session_ends_after_its_longest_hold(world: &mut World) {
+    let driver = world.driver();
+    let options = json!({"keys": [KEY], "lease_ms": 1000, "session": true, "max_hold_ms": 500});
+    driver.lock("a", options);
+    driver.try_acquire("a").fence();
+    assert!(driver.loss_within("a", SOON).is_some());
+    until("the lock is free", || world.servers.info(KEY).is_none());
+    assert!(!driver.release("a"));
 }
 
 pub fn a_block_releases_and_has_its_fence(world: &mut World) {
