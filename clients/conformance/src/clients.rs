@@ -13,8 +13,8 @@ use crate::table::Behaviour;
 const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("python-sync", "python", &[Owners]),
     ("python-asyncio", "python", &[Owners, Reentrant]),
-    ("ioredis", "node", &[Grants, Reentrant]),
-    ("node-redis", "node", &[Grants, Reentrant]),
+    ("ioredis", "node", &[Owners, Reentrant]),
+    ("node-redis", "node", &[Owners, Reentrant]),
     ("rust-sync", "rust", &[Owners, Reentrant]),
     ("rust-tokio", "rust", &[Owners, Reentrant]),
     ("go", "go", &[Owners, Reentrant]),

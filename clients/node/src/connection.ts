@@ -1,186 +1,197 @@
-import { ConnectionFailure, markUnsent, pointsElsewhere } from './failures.js';
-import { UnavailableError } from './errors.js';
-import { after, ignore, now } from './time.js';
+/** Connections that are duplicates of the program's client, and the commands on them without a reply. */
 
-export type Word = string | Buffer;
+import { ConnectionFailure, NoReply, noReply, pointsElsewhere, replyCode } from './errors.js';
+import type { Word } from './options.js';
+import { after, ignore, now, unlessAborted, within } from './time.js';
 
-/**
- * One connection of a client library to a server, or its connections to a cluster. It neither
- * reconnects nor keeps commands for later.
- */
+/** A connected duplicate of a client. It neither reconnects nor keeps commands for later. */
 export interface Wire {
   /** Settles when the wire can take commands, or with the reason why it never will. */
   readonly ready: Promise<unknown>;
   send(key: string, words: Word[]): Promise<unknown>;
-  /** Subscribes to a channel. Calls `missed` when messages may have been lost, which a failure isn't. */
-  subscribe(channel: string, heard: (message: string) => void, missed: () => void): Promise<unknown>;
+  subscribe(channel: string, heard: (message: string) => void): Promise<unknown>;
+  ping(): Promise<unknown>;
   close(): void;
 }
 
-/** Interface of a user's client to its locks. Each supported library has a file that implements it. */
-export interface Link {
-  /** False once the client was closed for good. */
-  readonly open: boolean;
-  /** Prefix that the client puts before every key. */
-  readonly prefix: string;
-  readonly cluster: boolean;
-  /** True if another server can take over, so that it is worth looking for it soon. */
-  readonly failsOver: boolean;
-  /** Address of the server, for messages to people. */
-  readonly address: string;
-  /** Opens a wire with the client's settings. Calls `ended` when it closes. */
-  connect(timeoutMs: number, ended: () => void): Wire;
-  /** Calls the listener each time the client is closed. */
-  onClose(listener: () => void): void;
+/** Opens a wire, and calls `ended` when it has closed. */
+export type Opens = (ended: () => void) => Wire;
+
+/** The commands of one call of the program. */
+export class Call {
+  /** Number of commands that got no reply, and may still arrive. */
+  unanswered = 0;
+
+  constructor(
+    readonly token: string,
+    readonly signal?: AbortSignal,
+    /** True if the process may end before the call. */
+    readonly isBackground = false,
+  ) {}
+}
+
+/** Sends commands to the server of a key. */
+export interface Sender {
+  /** Returns the reply. Rejects if there is none within the time, or if the call is aborted. */
+  send(key: string, words: Word[], call: Call, ms: number): Promise<unknown>;
 }
 
 interface Exchange {
-  wire: Wire;
-  sentAt: number;
+  readonly sentAt: number;
   reject(reason: Error): void;
 }
 
-/**
- * A connection of the library's own, made when it is first used. A wire that fails is used until
- * its successor is ready: in a cluster the other nodes still answer, and a stopped server reads
- * the commands in the order in which they were sent.
- */
-export class Connection {
-  readonly #link: Link;
-  readonly #timeoutMs: number;
-  readonly #replaced: () => void;
-  #wire?: Wire;
-  #opening?: Promise<Wire>;
-  #closed = false;
-  readonly #exchanges = new Set<Exchange>();
+/** One wire, and what is known of its replies. */
+export class Line implements Sender {
+  readonly wire: Wire;
+  readonly #attemptMs: number;
+  readonly #unanswered = new Set<Exchange>();
+  #isReady = false;
+  #isClosed = false;
 
-  /** `replaced` is called when a wire was lost, and when a new one is ready. */
-  constructor(link: Link, timeoutMs: number, replaced: () => void) {
-    this.#link = link;
-    this.#timeoutMs = timeoutMs;
-    this.#replaced = replaced;
-  }
-
-  /** Sends a command. Rejects if it isn't answered within `ms`, at most the command timeout. */
-  send(key: string, words: Word[], ms: number): Promise<unknown> {
-    const wire = this.#wire;
-    if (wire) return this.#exchange(wire, key, words, ms, ms);
-    const until = now() + ms;
-    const send = (opened: Wire) => this.#exchange(opened, key, words, ms, until - now());
-    return this.#within(this.#open(), ms).then(send, (error) => {
-      markUnsent(error);
-      throw error;
+  /** `ended` is called if the wire closes by itself. */
+  constructor(opens: Opens, attemptMs: number, ended: () => void) {
+    this.#attemptMs = attemptMs;
+    this.wire = opens(() => {
+      if (!this.#isClosed) ended();
+      this.close('the connection was lost');
     });
+    this.wire.ready.catch(ignore);
   }
 
-  async subscribe(channel: string, heard: (message: string) => void, missed: () => void) {
-    const wire = this.#wire ?? (await this.#open());
-    await this.#within(wire.subscribe(channel, heard, missed), this.#timeoutMs);
+  /** Waits until the wire can take commands. Closes it if that takes too long. */
+  async open() {
+    try {
+      await within(this.wire.ready, this.#attemptMs, noReply, true);
+      this.#isReady = true;
+    } catch (error) {
+      this.close('the connection failed');
+      throw error;
+    }
   }
 
-  close() {
-    this.#closed = true;
-    const wire = this.#wire;
-    this.#wire = undefined;
-    if (wire) this.#drop(wire, 'the client was closed');
+  async send(key: string, words: Word[], call: Call, ms: number): Promise<unknown> {
+    const until = now() + ms;
+    if (!this.#isReady)
+      await within(unlessAborted(this.open(), call.signal), ms, noReply, call.isBackground);
+    if (this.#isClosed) throw new ConnectionFailure('the connection was lost');
+    return this.#exchange(key, words, call, until - now());
   }
 
-  /** Closes the connection until it is used again. */
-  suspend() {
-    this.close();
-    this.#closed = false;
-  }
-
-  /** Sends a command on a wire. `leftMs` is the rest of `ms`, the time of the whole call. */
-  #exchange(wire: Wire, key: string, words: Word[], ms: number, leftMs: number): Promise<unknown> {
+  #exchange(key: string, words: Word[], call: Call, ms: number): Promise<unknown> {
     return new Promise((resolve, reject) => {
-      const exchange = { wire, sentAt: now(), reject };
-      this.#exchanges.add(exchange);
-      let isSettled = false;
-      const timer = after(leftMs, () =>
-        // After a stop of the process, read the received replies before the clock decides.
-        setImmediate(() => {
-          if (isSettled) return;
-          if (this.#isSilent(wire)) this.#replace(wire);
-          reject(this.#noAnswer(ms));
-        }),
-      );
+      const exchange = { sentAt: now(), reject };
+      this.#unanswered.add(exchange);
+      call.unanswered += 1;
+      // A process that was stopped reads the replies that it has received before the clock decides.
+      const timer = after(ms, () => setImmediate(() => reject(noReply())), call.isBackground);
+      const stop = () => reject(call.signal!.reason);
+      call.signal?.addEventListener('abort', stop);
       const settled = () => {
-        isSettled = true;
         clearTimeout(timer);
-        this.#exchanges.delete(exchange);
+        call.signal?.removeEventListener('abort', stop);
+        this.#unanswered.delete(exchange);
       };
-      wire.send(key, words).then(
+      this.wire.send(key, words).then(
         (reply) => {
           settled();
+          call.unanswered -= 1;
           resolve(reply);
         },
         (error) => {
           settled();
-          if (pointsElsewhere(error)) this.#replace(wire);
+          if (replyCode(error) !== undefined) call.unanswered -= 1;
           reject(error);
         },
       );
     });
   }
 
-  /** Returns true if a command has been without an answer for the command timeout. */
-  #isSilent(wire: Wire): boolean {
-    // Timers have whole milliseconds, and may fire a little early by this clock.
-    const longAgo = now() - this.#timeoutMs + 2;
-    for (const each of this.#exchanges) if (each.wire === wire) return each.sentAt <= longAgo;
-    return false;
+  /** Time since the oldest command without a reply was sent. */
+  get silentMs(): number {
+    for (const { sentAt } of this.#unanswered) return now() - sentAt;
+    return 0;
   }
 
-  #replace(wire: Wire) {
-    if (this.#wire === wire) this.#open().catch(ignore);
+  close(reason: string) {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    for (const { reject } of this.#unanswered) reject(new ConnectionFailure(reason));
+    this.wire.close();
+  }
+}
+
+/**
+ * A connection to all servers of a client, made when it is first used. A line that fails is used
+ * until its successor is ready: in a cluster the other nodes still reply, and a stopped server reads
+ * the commands in the order in which they were sent.
+ */
+export class Lane implements Sender {
+  readonly #opens: Opens;
+  readonly #attemptMs: number;
+  #line: Line | undefined;
+  #opening: Promise<Line> | undefined;
+  #watch: NodeJS.Timeout | undefined;
+
+  constructor(opens: Opens, attemptMs: number) {
+    this.#opens = opens;
+    this.#attemptMs = attemptMs;
   }
 
-  #open(): Promise<Wire> {
+  get wire(): Wire | undefined {
+    return this.#line?.wire;
+  }
+
+  open(call: Call, ms: number): Promise<Line> {
+    return within(unlessAborted(this.#open(), call.signal), ms, noReply, call.isBackground);
+  }
+
+  async send(key: string, words: Word[], call: Call, ms: number): Promise<unknown> {
+    const until = now() + ms;
+    const line = this.#line ?? (await this.open(call, ms));
+    this.#watch ??= after(this.#attemptMs, this.#look, true);
+    try {
+      return await line.send(key, words, call, until - now());
+    } catch (error) {
+      if (!(error instanceof NoReply) && !call.signal?.aborted && pointsElsewhere(error))
+        this.#replace(line);
+      throw error;
+    }
+  }
+
+  /** Closes the connection until it is used again. */
+  close() {
+    this.#line?.close('the client was closed');
+    this.#line = undefined;
+  }
+
+  /** Replaces a line on which nothing replies: a driver would use it until TCP gives up. */
+  readonly #look = () => {
+    // A process that was stopped reads the replies that it has received first.
+    setImmediate(() => {
+      this.#watch = undefined;
+      const line = this.#line;
+      if (!line || line.silentMs === 0) return;
+      const leftMs = this.#attemptMs - line.silentMs;
+      if (leftMs <= 0) this.#replace(line);
+      this.#watch = after(leftMs > 0 ? leftMs : this.#attemptMs, this.#look, true);
+    });
+  };
+
+  #replace(line: Line) {
+    if (this.#line === line) this.#open().catch(ignore);
+  }
+
+  #open(): Promise<Line> {
     return (this.#opening ??= this.#connect().finally(() => (this.#opening = undefined)));
   }
 
-  async #connect(): Promise<Wire> {
-    if (this.#closed || !this.#link.open) throw new UnavailableError('the client is closed');
-    const wire = this.#link.connect(this.#timeoutMs, () => this.#ended(wire));
-    try {
-      await this.#within(wire.ready, this.#timeoutMs);
-      if (this.#closed || !this.#link.open) throw new UnavailableError('the client is closed');
-    } catch (error) {
-      wire.close();
-      throw error;
-    }
-    const before = this.#wire;
-    this.#wire = wire;
-    if (before) this.#drop(before, 'the connection was replaced');
-    this.#replaced();
-    return wire;
-  }
-
-  #ended(wire: Wire) {
-    if (this.#wire !== wire) return;
-    this.#wire = undefined;
-    this.#replaced();
-  }
-
-  #drop(wire: Wire, reason: string) {
-    for (const each of this.#exchanges) {
-      if (each.wire !== wire) continue;
-      this.#exchanges.delete(each);
-      each.reject(new ConnectionFailure(reason));
-    }
-    wire.close();
-  }
-
-  #within<T>(work: Promise<T>, ms: number): Promise<T> {
-    return new Promise((resolve, reject) => {
-      const timer = after(ms, () => reject(this.#noAnswer(ms)));
-      work.then(resolve, reject).finally(() => clearTimeout(timer));
+  async #connect(): Promise<Line> {
+    const line = new Line(this.#opens, this.#attemptMs, () => {
+      if (this.#line === line) this.#line = undefined;
     });
-  }
-
-  #noAnswer(ms: number) {
-    const seconds = Math.max(Math.round(ms), 0) / 1000;
-    return new ConnectionFailure(`no answer from ${this.#link.address} within ${seconds} s`);
+    await line.open();
+    this.#line?.close('the connection was replaced');
+    return (this.#line = line);
   }
 }

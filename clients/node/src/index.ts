@@ -1,6 +1,16 @@
 /** The errors and types that both entries share. The entries add their `Locks`. */
 
-export * from './errors.js';
-export type { Lock, LockState } from './lock.js';
-export type { LocksOptions, Observer } from './locks.js';
-export type { AcquireOptions, LockOptions } from './options.js';
+export {
+  CancelledError,
+  DeadlockError,
+  LockLostError,
+  ModuleMissingError,
+  NotAcquiredError,
+  NotHeldError,
+  NotReplicatedError,
+  RedisLockError,
+  UnavailableError,
+} from './errors.js';
+export type { Grant, GrantState, Work } from './grant.js';
+export type { Lock, LockOptions, LocksOptions, Observer, Outcome } from './locks.js';
+export type { AcquireOptions } from './options.js';

@@ -1,142 +1,272 @@
+/** Locks and their factory. */
+
+import { randomBytes } from 'node:crypto';
 import { inspect } from 'node:util';
 
-import type { Backend } from './claim.js';
-import { Connection, type Link } from './connection.js';
+import { Acquire } from './acquire.js';
+import { Commands } from './commands.js';
+import { Crowds } from './crowd.js';
 import { NotAcquiredError } from './errors.js';
-import { Held, type Hooks, Lock, type Outcome } from './lock.js';
-import { type AcquireOptions, checkObject, keysOf, type LockOptions, termsOf, timeMs } from './options.js';
-import { Pace } from './time.js';
-import { Turns } from './turns.js';
+import { type Grant, Hold, type Parts, type Work } from './grant.js';
+import { Keeper } from './keeper.js';
+import { Messages } from './messages.js';
+import { tell, warn } from './observer.js';
+import {
+  type AcquireOptions,
+  callback,
+  checkObject,
+  checkToken,
+  type Keys,
+  limitOf,
+  Options,
+  type Settings,
+  timeMs,
+} from './options.js';
+import { type Link, Servers } from './servers.js';
+import { now } from './time.js';
 
-type Keys = string | readonly string[];
+export type Outcome = 'granted' | 'not acquired' | 'cancelled' | 'failed';
+
+export interface LockOptions extends Settings {
+  /** Callback that runs once for each loss. */
+  onLost?: ((grant: Grant) => void) | undefined;
+}
 
 /** Hooks for logs, metrics and traces. An exception of a hook is only a warning. */
 export interface Observer {
-  /** Called at the end of an acquire that wasn't granted at once. */
+  /** Called after an acquire that didn't get the lock at once. */
   waited?(lock: Lock, ms: number, outcome: Outcome): void;
-  granted?(lock: Lock): void;
-  lost?(lock: Lock): void;
-  /** Called when a call without a time limit, or in the background, finds no server. Default: a warning. */
+  granted?(grant: Grant): void;
+  /** Called once for each loss. */
+  lost?(grant: Grant): void;
+  /** Called once for each outage that ends no call. Default: a warning. */
   unavailable?(error: Error): void;
 }
 
 export interface LocksOptions {
-  /** Longest time of a call that doesn't wait for a lock, and of each command. Default: 1000. */
+  /** Longest time of each call that doesn't wait for a lock. Default: 1000. */
   commandTimeoutMs?: number | undefined;
   observer?: Observer | undefined;
 }
 
-/** Longest time without a reply before a client looks for a server that has taken over. */
-const LONGEST_ATTEMPT_MS = 1000;
+const TIMEOUT_MS = 1000;
+/** Longest time of one attempt of several: there is time for another one. */
+const ATTEMPT_MS = 1000;
 
-const warn = (error: unknown) => process.emitWarning(error instanceof Error ? error.message : String(error), 'RedisLockWarning');
+const TOKEN_BYTES = 16;
+let randomness = Buffer.alloc(0);
 
-/** Runs a hook of the user's. Its failure must not harm a lock. */
-export function run(hook: () => unknown) {
-  try {
-    // An async hook fails with its promise.
-    void Promise.resolve(hook()).catch(warn);
-  } catch (error) {
-    warn(error);
-  }
+/** Returns 128 random bits in hex. perf: the system's generator takes as long for many tokens. */
+function newToken(): string {
+  if (randomness.length === 0) randomness = randomBytes(64 * TOKEN_BYTES);
+  const token = randomness.toString('hex', 0, TOKEN_BYTES);
+  randomness = randomness.subarray(TOKEN_BYTES);
+  return token;
 }
 
-/** Connections to a client's server, and the parts that go with them. */
-type Shared = Omit<Backend, 'report'>;
+const notAcquired = () => new NotAcquiredError('another client had the lock all the time');
 
-/** @internal */
-export function backendOf(link: Link, commandTimeoutMs = 1000): Shared {
-  const timeoutMs = timeMs('commandTimeoutMs', commandTimeoutMs);
-  const attemptMs = link.failsOver ? Math.min(timeoutMs, LONGEST_ATTEMPT_MS) : timeoutMs;
-  const turns = new Turns();
-  const connections = new Set<Connection>();
-  function connect(replaced: () => void) {
-    const connection = new Connection(link, attemptMs, replaced);
-    connections.add(connection);
-    return connection;
+/** The parts that all locks of one `Locks` share. */
+interface Shared extends Parts {
+  readonly crowds: Crowds;
+  readonly observer: Observer;
+}
+
+/** A lock: keys and options. All tasks may share it, because it has no state. */
+export class Lock {
+  readonly #shared: Shared;
+  readonly #options: Options;
+  readonly #onLost: LockOptions['onLost'];
+
+  /** @internal */
+  constructor(shared: Shared, options: Options, onLost: LockOptions['onLost']) {
+    this.#shared = shared;
+    this.#options = options;
+    this.#onLost = onLost;
   }
-  function disconnect(connection: Connection) {
-    connections.delete(connection);
-    connection.close();
+
+  get keys(): readonly string[] {
+    return this.#options.keys;
   }
-  const connection = connect(turns.missed);
-  link.onClose(() => {
-    connections.forEach((each) => each.suspend());
-    turns.missed();
-  });
-  return { link, connection, turns, commandTimeoutMs: timeoutMs, attemptMs, pace: new Pace(), connect, disconnect };
+
+  /**
+   * Returns a grant, or undefined if another client had the lock until the limit was over. Throws an
+   * UnavailableError if no server could be asked until then.
+   */
+  async acquire(options: AcquireOptions = {}): Promise<Grant | undefined> {
+    return this.#acquire(options, limitOf(options, this.#options));
+  }
+
+  /** Tries once. Returns a grant, or undefined if another client has the lock. */
+  async tryAcquire(options: Pick<AcquireOptions, 'signal'> = {}): Promise<Grant | undefined> {
+    limitOf(options, this.#options);
+    return this.#acquire(options, 0);
+  }
+
+  /**
+   * Runs `work` under the lock. Throws a NotAcquiredError if another client had the lock until the limit was
+   * over. A loss aborts the signal, and rejects with a LockLostError once the work has ended.
+   */
+  async using<T>(work: Work<T>, options: AcquireOptions = {}): Promise<T> {
+    callback('work', work);
+    const grant = await this.acquire(options);
+    if (!grant) throw notAcquired();
+    return grant.using(work);
+  }
+
+  async #acquire({ signal }: AcquireOptions, limitMs: number): Promise<Grant | undefined> {
+    const { commands, crowds } = this.#shared;
+    const began = now();
+    const token = newToken();
+    const hold = (fence: number) => this.hold(token, fence);
+    const acquire = new Acquire(commands, crowds, {
+      options: this.#options,
+      token,
+      limitMs,
+      signal,
+      hold,
+    });
+    let outcome: Outcome = 'failed';
+    try {
+      const held = await acquire.run();
+      outcome = held ? 'granted' : 'not acquired';
+      return held && this.granted(held);
+    } catch (error) {
+      if (signal?.aborted) outcome = 'cancelled';
+      throw error;
+    } finally {
+      const { observer } = this.#shared;
+      if (observer.waited && (acquire.hasWaited || outcome !== 'granted')) {
+        tell(() => observer.waited!(this, now() - began, outcome));
+      }
+    }
+  }
+
+  /** @internal */
+  hold(token: string, fence: number): Hold {
+    return new Hold(this.#shared, this.#options, this.#onLost, token, fence);
+  }
+
+  /** @internal */
+  granted(hold: Hold): Grant {
+    const { keeper, observer } = this.#shared;
+    const { grant } = hold;
+    keeper.hold(hold);
+    if (observer.granted) tell(() => observer.granted!(grant));
+    return grant;
+  }
+
+  [inspect.custom](): string {
+    return `Lock { keys: ${inspect(this.keys)} }`;
+  }
 }
 
 /** Factory of locks over one client. */
 export class Locks {
-  readonly #backend: Backend;
-  readonly #held = new Held();
-  readonly #hooks: Hooks;
+  /** @internal */
+  readonly commands: Commands;
+  readonly #shared: Shared;
 
   /** @internal */
-  constructor(shared: Shared, observer: Observer = {}) {
-    checkObject('observer', observer);
-    const report = (error: unknown) => run(() => (observer.unavailable ?? warn).call(observer, error as Error));
-    this.#backend = { ...shared, report };
-    this.#hooks = {
-      waited: (lock, ms, outcome) => observer.waited && run(() => observer.waited!(lock, ms, outcome)),
-      granted: (lock) => observer.granted && run(() => observer.granted!(lock)),
-      lost(lock, onLost) {
-        if (onLost) run(() => onLost(lock));
-        if (observer.lost) run(() => observer.lost!(lock));
-      },
+  constructor(servers: Servers, messages: Messages, timeoutMs: number, observer: Observer) {
+    const unavailable = (error: unknown) =>
+      tell(() => (observer.unavailable ?? warn).call(observer, error as Error));
+    this.commands = new Commands(servers, messages, timeoutMs, unavailable);
+    const tellLost = (grant: Grant) => observer.lost && tell(() => observer.lost!(grant));
+    this.#shared = {
+      commands: this.commands,
+      keeper: new Keeper(),
+      crowds: new Crowds(),
+      observer,
+      tellLost,
     };
   }
 
   /** @internal Returns locks on the same connections, with an observer of their own. */
   observedBy(observer: Observer): Locks {
-    return new Locks(this.#backend, observer);
+    const { servers, messages, timeoutMs } = this.commands;
+    return new Locks(servers, messages, timeoutMs, observer);
   }
 
-  /** Returns a lock that is not acquired yet. Several keys are granted together or not at all. */
+  /** Returns a lock. Several keys are granted together or not at all. */
   lock(keys: Keys, options: LockOptions = {}): Lock {
-    const terms = termsOf(options);
-    return new Lock(this.#backend, this.#held, this.#hooks, keysOf(keys), terms, options.onLost);
+    checkObject('options', options);
+    const { onLost, ...settings } = options;
+    if (onLost !== undefined) callback('onLost', onLost);
+    return new Lock(
+      this.#shared,
+      new Options(keys, this.commands.servers.link.prefix, settings),
+      onLost,
+    );
+  }
+
+  /** Returns a grant that another process acquired and detached, or undefined if it has ended. */
+  async adopt(
+    keys: Keys,
+    token: string,
+    fence: number,
+    options: LockOptions = {},
+  ): Promise<Grant | undefined> {
+    checkToken(token);
+    if (!Number.isSafeInteger(fence)) throw new TypeError('fence: expected a whole number');
+    const lock = this.lock(keys, options);
+    const hold = lock.hold(token, fence);
+    // A command of the first process may still arrive.
+    hold.isUnclear = true;
+    return (await hold.takeOver(hold.options.firstLeaseMs)) ? lock.granted(hold) : undefined;
   }
 
   /**
-   * Returns an acquired lock. Waits without a limit unless `waitMs` is given. Throws a
-   * NotAcquiredError if another owner had the lock until that time was over.
+   * Returns what `read` returns, or if that is undefined or null what `compute` returns: one caller computes at
+   * a time. The others wait, and then read all at once. So `compute` must store its result where `read`
+   * finds it. Throws a NotAcquiredError if the option `waitMs` was over before there was a result.
    */
-  async acquire(keys: Keys, options: LockOptions & AcquireOptions = {}): Promise<Lock> {
-    checkObject('options', options);
-    const { signal, ...ofLock } = options;
-    const lock = this.lock(keys, ofLock);
-    if ((await lock.acquire({ signal })) !== undefined) return lock;
-    throw new NotAcquiredError(`not free in time: ${lock.keys.join(', ')}`);
-  }
-
-  /** Runs `work` under a lock. Throws a LockLostError if the lock was lost before the work was done. */
-  async using<T>(
+  async once<T>(
     keys: Keys,
-    options: LockOptions & AcquireOptions,
-    work: (signal: AbortSignal, lock: Lock) => Promise<T> | T,
+    read: () => Promise<T | undefined | null> | T | undefined | null,
+    compute: () => Promise<T> | T,
+    options: LockOptions = {},
   ): Promise<T> {
-    if (typeof work !== 'function') throw new TypeError(`work: expected a function, not ${typeof work}`);
-    const lock = await this.acquire(keys, options);
-    let result: T;
-    try {
-      result = await work(lock.signal, lock);
-    } catch (error) {
-      await lock.endBlock();
-      throw error;
+    callback('read', read);
+    callback('compute', compute);
+    const lock = this.lock(keys, options);
+    const readers = this.lock(keys, { ...options, shared: true });
+    const first = (await read()) ?? undefined;
+    if (first !== undefined) return first;
+    let grant = await lock.tryAcquire();
+    if (!grant) {
+      const result = (await readers.using(() => read())) ?? undefined;
+      if (result !== undefined) return result;
+      // The one that computed failed, so the others take turns.
+      grant = await lock.acquire();
     }
-    await lock[Symbol.asyncDispose]();
-    return result;
+    if (!grant) throw notAcquired();
+    return grant.using(async () => (await read()) ?? compute());
   }
 
-  /** Releases all locks that are held, and returns how many of them weren't lost. */
+  /** Releases all grants of these locks. Returns how many of them still held. */
   async releaseAll(): Promise<number> {
-    const released = await Promise.all(this.#held.locks().map((lock) => lock.releaseAll()));
-    return released.filter(Boolean).length;
+    const until = now() + this.commands.timeoutMs;
+    const releases = [...this.#shared.keeper.held].map((hold) => hold.release(until));
+    const ends = await Promise.allSettled(releases);
+    const failed = ends.find((end) => end.status === 'rejected');
+    if (failed) throw failed.reason;
+    return ends.filter((end) => end.status === 'fulfilled' && end.value).length;
   }
 
   [inspect.custom](): string {
-    return `Locks { held: ${inspect(this.#held.locks().map(({ keys }) => keys))} }`;
+    return `Locks { held: ${inspect([...this.#shared.keeper.held].map(({ options }) => options.keys))} }`;
   }
+}
+
+/** @internal Makes the parts of locks over a client. `linkTo` gets the longest time of an attempt. */
+export function connected(
+  linkTo: (attemptMs: number) => Link,
+  { commandTimeoutMs = TIMEOUT_MS, observer = {} }: LocksOptions,
+): ConstructorParameters<typeof Locks> {
+  checkObject('observer', observer);
+  const timeoutMs = timeMs('commandTimeoutMs', commandTimeoutMs);
+  const attemptMs = Math.max(Math.min(timeoutMs, ATTEMPT_MS), timeoutMs / 3);
+  const servers = new Servers(linkTo(attemptMs), attemptMs);
+  return [servers, new Messages(servers), timeoutMs, observer];
 }

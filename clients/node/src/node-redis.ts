@@ -1,86 +1,73 @@
-import type { Link, Wire, Word } from './connection.js';
-import { backendOf, Locks as LocksOfLink, type LocksOptions } from './locks.js';
+/** Locks over a client of node-redis. */
+
+import type { Wire } from './connection.js';
+import { connected, Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import type { Word } from './options.js';
+import type { Link, Node } from './servers.js';
 import { slotOf } from './slot.js';
 import { ignore } from './time.js';
 
 export * from './index.js';
 
 /** Part of node-redis in use. Its own types differ by version, modules and protocol. */
-interface Connection {
+export interface NodeRedis {
   readonly isOpen: boolean;
-  readonly isReady?: boolean | undefined;
-  readonly _keyPrefix?: string | Buffer | undefined;
   connect(): Promise<unknown>;
+  duplicate(overrides?: any): any;
+  sendCommand(...words: any[]): Promise<unknown>;
+  on(event: string, listener: (error: Error) => void): unknown;
+}
+interface Client extends NodeRedis {
+  readonly isReady?: boolean;
+  readonly options?: { readonly socket?: SocketOptions };
+  readonly _keyPrefix?: string | Buffer;
   destroy?(): unknown;
   disconnect?(): unknown;
   unref?(): void;
-  on(event: string, listener: (error: Error) => void): unknown;
+  subscribe(channel: string, listener: (message: string) => void): Promise<unknown>;
+  sSubscribe(channel: string, listener: (message: string) => void): Promise<unknown>;
 }
-type Listener = (message: string) => void;
-type Words = (string | Buffer)[];
-type SocketOptions = { readonly host?: string; readonly port?: number; readonly path?: string };
-export interface NodeRedisClient extends Connection {
-  readonly options?: { readonly socket?: object } | undefined;
-  duplicate(overrides?: object): NodeRedisClient;
-  sendCommand(words: Words): Promise<unknown>;
-  subscribe(channel: string, listener: Listener): Promise<unknown>;
-}
-export interface NodeRedisCluster extends Connection {
+interface Cluster extends Client {
   readonly masters: readonly unknown[];
-  readonly slots: readonly unknown[];
-  duplicate(overrides?: object): NodeRedisCluster;
-  sendCommand(key: string, isReadonly: boolean, words: Words): Promise<unknown>;
-  sSubscribe(channel: string, listener: Listener): Promise<unknown>;
+  readonly slots: readonly ({ readonly master: { readonly address: string } } | undefined)[];
+  readonly _options?: { readonly defaults?: { readonly socket?: SocketOptions } };
+  nodeClient(node: unknown): Client | Promise<Client>;
 }
-export interface NodeRedisSentinel extends Connection {
-  getSentinelNode(): unknown;
-  duplicate(overrides?: object): NodeRedisSentinel;
-  sendCommand(isReadonly: boolean, words: Words): Promise<unknown>;
-  subscribe(channel: string, listener: Listener): Promise<unknown>;
+interface SocketOptions {
+  readonly host?: string;
+  readonly port?: number;
+  readonly path?: string;
 }
-type Client = NodeRedisClient | NodeRedisCluster | NodeRedisSentinel;
 
-const isCluster = (client: Client): client is NodeRedisCluster => 'masters' in client;
-const isSentinel = (client: Client): client is NodeRedisSentinel => 'getSentinelNode' in client;
-
-function send(client: Client, key: string, words: Word[]): Promise<unknown> {
-  if (isCluster(client)) {
-    // node-redis fails with a TypeError where no node serves a slot.
-    if (!client.slots[slotOf(key)]) return Promise.reject(new Error('no node serves the slot of the key'));
-    return client.sendCommand(key, false, words);
-  }
-  return isSentinel(client) ? client.sendCommand(false, words) : client.sendCommand(words);
-}
+const isCluster = (client: Client): client is Cluster => 'masters' in client;
+const isSentinel = (client: Client) => 'getSentinelNode' in client;
 
 /** Longest silence of a node's connection in a cluster, after which node-redis replaces it. */
 const SILENCE_MS = 60_000;
 
-const CLOSE_CHECK_MS = 250;
-
 /** Makes a client that fails at once, and leaves every further attempt to the library. */
-function duplicateOf(client: Client, timeoutMs: number): Client {
-  const socket = { reconnectStrategy: false, connectTimeout: timeoutMs };
+function duplicateOf(client: Client, attemptMs: number): Client {
+  const socket = { reconnectStrategy: false, connectTimeout: attemptMs };
   if (isCluster(client)) {
-    const { defaults } = (client as { _options?: { defaults?: { socket?: object } } })._options ?? {};
-    const bounded = { ...defaults, socket: { ...defaults?.socket, ...socket, socketTimeout: SILENCE_MS } };
-    return client.duplicate({ minimizeConnections: true, clientSideCache: undefined, defaults: bounded });
+    const { defaults } = client._options ?? {};
+    const bounded = {
+      ...defaults,
+      socket: { ...defaults?.socket, ...socket, socketTimeout: SILENCE_MS },
+    };
+    return client.duplicate({
+      minimizeConnections: true,
+      clientSideCache: undefined,
+      defaults: bounded,
+    });
   }
-  if (isSentinel(client)) return client.duplicate({ maxCommandRediscovers: 0, clientSideCache: undefined });
+  if (isSentinel(client))
+    return client.duplicate({ maxCommandRediscovers: 0, clientSideCache: undefined });
   return client.duplicate({
     socket: { ...client.options?.socket, ...socket, socketTimeout: undefined },
     disableOfflineQueue: true,
     commandsQueueMaxLength: undefined,
     clientSideCache: undefined,
   });
-}
-
-/** Closes a client. One that is connecting is closed once it has its socket. */
-function close(client: Client) {
-  const destroy = () => {
-    if (client.isOpen) void Promise.resolve(client.destroy ? client.destroy() : client.disconnect?.()).catch(ignore);
-  };
-  destroy();
-  for (const event of ['connect', 'ready']) client.on(event, destroy);
 }
 
 /** Opens a client, and calls `ended` once when it is over. */
@@ -104,68 +91,108 @@ async function open(client: Client, ended: () => void) {
   }
 }
 
-function wireTo(client: Client, isClosed: () => boolean, timeoutMs: number, ended: () => void): Wire {
-  const own = duplicateOf(client, timeoutMs);
-  // The client of a cluster has no event for its end in every version.
-  const watch = isCluster(client) ? setInterval(() => isClosed() && shut(), CLOSE_CHECK_MS).unref() : undefined;
-  let listener: { client: NodeRedisClient; ready: Promise<unknown>; hasSubscribed: boolean } | undefined;
+/** Closes a client. One that is connecting is closed once it has its socket. */
+function close(client: Client) {
+  const destroy = () => {
+    if (client.isOpen)
+      void Promise.resolve(client.destroy ? client.destroy() : client.disconnect?.()).catch(ignore);
+  };
+  destroy();
+  for (const event of ['connect', 'ready']) client.on(event, destroy);
+}
 
-  /** Connection that listens for messages. Sentinel's and a cluster's clients have their own. */
-  function listening(missed: () => void) {
-    const each = duplicateOf(client, timeoutMs) as NodeRedisClient;
-    const self = { client: each, hasSubscribed: false };
-    const over = () => {
-      if (listener?.client === each) listener = undefined;
-      close(each);
-      if (self.hasSubscribed) missed();
-    };
-    const ready = open(each, over);
-    ready.catch(over);
-    return Object.assign(self, { ready });
+function send(client: Client, key: string, words: Word[]): Promise<unknown> {
+  if (isCluster(client)) {
+    // node-redis fails with a TypeError where no node serves a slot.
+    if (!client.slots[slotOf(key)])
+      return Promise.reject(new Error('no node serves the slot of the key'));
+    return client.sendCommand(key, false, words);
   }
+  return isSentinel(client) ? client.sendCommand(false, words) : client.sendCommand(words);
+}
 
-  function shut() {
-    clearInterval(watch);
-    close(own);
-    if (listener) close(listener.client);
-  }
+/** Subscribes. The connection to the node of a shard channel ends if its slot moves. */
+function subscribe(
+  client: Client,
+  channel: string,
+  heard: (message: string) => void,
+): Promise<unknown> {
+  if (!channel.endsWith('}')) return client.subscribe(channel, heard);
+  client.on('sharded-channel-moved', () => close(client));
+  return client.sSubscribe(channel, heard);
+}
 
+/** A wire, and the client of a cluster that it is, which knows the nodes. */
+interface NodeRedisWire extends Wire {
+  readonly cluster: Cluster | undefined;
+}
+
+function wireOf(own: Client, ended: () => void): NodeRedisWire {
   return {
+    cluster: isCluster(own) ? own : undefined,
     ready: open(own, ended),
     send: (key, words) => send(own, key, words),
-    async subscribe(channel, heard, missed) {
-      if (isCluster(own)) return own.sSubscribe(channel, heard);
-      if (isSentinel(own)) return own.subscribe(channel, heard);
-      const each = (listener ??= listening(missed));
-      await each.ready;
-      await each.client.subscribe(channel, heard);
-      each.hasSubscribed = true;
-    },
-    close: shut,
+    subscribe: (channel, heard) => subscribe(own, channel, heard),
+    ping: () => send(own, '', ['PING']),
+    close: () => close(own),
   };
+}
+
+/** A wire to a node, whose client the client of the cluster makes when it is first used. */
+function wireToNode(making: Promise<Client>, attemptMs: number, ended: () => void): Wire {
+  let wire: Wire | undefined;
+  let isClosed = false;
+  const ready = making.then((client) => {
+    wire = wireOf(duplicateOf(client, attemptMs), ended);
+    if (isClosed) wire.close();
+    return wire.ready;
+  });
+  return {
+    ready,
+    send: (key, words) => wire!.send(key, words),
+    subscribe: (channel, heard) => wire!.subscribe(channel, heard),
+    ping: () => wire!.ping(),
+    close() {
+      isClosed = true;
+      wire?.close();
+    },
+  };
+}
+
+function nodeOf(cluster: Cluster, key: string, attemptMs: number): Node | undefined {
+  const master = cluster.slots[slotOf(key)]?.master;
+  if (!master) return undefined;
+  const client = async () => cluster.nodeClient(master);
+  return { name: master.address, opens: (ended) => wireToNode(client(), attemptMs, ended) };
 }
 
 function addressOf(client: Client): string {
   if (isCluster(client)) return 'the cluster';
   if (isSentinel(client)) return 'the primary';
-  const { host = 'localhost', port = 6379, path } = (client.options?.socket ?? {}) as SocketOptions;
+  const { host = 'localhost', port = 6379, path } = client.options?.socket ?? {};
   return path ?? `${host}:${port}`;
 }
 
-function linkTo(client: Client): Link {
+function linkTo(client: Client, attemptMs: number): Link {
   // A client that never got ready isn't closed: the library's own connections tell why they fail.
   const isReady = () => (isCluster(client) ? client.masters.length > 0 : client.isReady === true);
   let wasReady = isReady();
   for (const event of ['connect', 'ready']) client.on(event, () => (wasReady ||= isReady()));
+  const name = addressOf(client);
+  const opens = (ended: () => void) => wireOf(duplicateOf(client, attemptMs), ended);
   return {
-    get open() {
+    get isOpen() {
       return client.isOpen || !wasReady;
     },
     prefix: String(client._keyPrefix ?? ''),
-    cluster: isCluster(client),
-    failsOver: isCluster(client) || isSentinel(client),
-    address: addressOf(client),
-    connect: (timeoutMs, ended) => wireTo(client, () => wasReady && !client.isOpen, timeoutMs, ended),
+    isCluster: isCluster(client),
+    name,
+    opens,
+    node(wire, key) {
+      if (!isCluster(client)) return { name, opens };
+      const { cluster } = (wire ?? {}) as Partial<NodeRedisWire>;
+      return cluster && nodeOf(cluster, key, attemptMs);
+    },
     onClose(listener) {
       for (const event of ['end', 'disconnect']) client.on(event, listener);
     },
@@ -173,14 +200,16 @@ function linkTo(client: Client): Link {
 }
 
 const isClient = (it: unknown): it is Client =>
-  typeof it === 'object' && it !== null && 'isOpen' in it && 'duplicate' in it && 'sendCommand' in it;
+  typeof it === 'object' &&
+  it !== null &&
+  'isOpen' in it &&
+  'duplicate' in it &&
+  'sendCommand' in it;
 
-/**
- * Factory of locks over a client of node-redis, for one server, for Sentinel or for a cluster.
- */
+/** Factory of locks over a client of node-redis, for one server, for Sentinel or for a cluster. */
 export class Locks extends LocksOfLink {
-  constructor(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel, options: LocksOptions = {}) {
+  constructor(client: NodeRedis, options: LocksOptions = {}) {
     if (!isClient(client)) throw new TypeError('client: expected a client of node-redis');
-    super(backendOf(linkTo(client), options.commandTimeoutMs), options.observer);
+    super(...connected((attemptMs) => linkTo(client, attemptMs), options));
   }
 }

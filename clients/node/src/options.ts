@@ -1,36 +1,38 @@
-import type { Lock } from './lock.js';
+/** The options of a lock, checked, and the commands that they make. */
 
-export interface LockOptions {
+export type Word = string | Buffer;
+export type Keys = string | readonly string[];
+
+export interface Settings {
   /** Lease, after which the lock ends unless it is renewed. Default: 30000. */
   leaseMs?: number | undefined;
-  /** Time limit of `acquire`: 0 tries once. Default: Infinity. */
+  /** Time limit of `acquire` and `using`: 0 tries once. Default: Infinity. */
   waitMs?: number | undefined;
-  /** Token, which names the owner and controls the lock. Default: 128 random bits in hex. */
-  token?: string | undefined;
   /** True if other shared holders are admitted. Default: true with a limit, else false. */
   shared?: boolean | undefined;
   /** Most permits that shared holders may take together: a semaphore. */
   limit?: number | undefined;
-  /** Permits that this holder takes of the limit. Default: 1. */
+  /** Permits that a grant takes of the limit. Default: 1. */
   permits?: number | undefined;
-  /** True to tie the lock to its own connection. The server releases it when that closes. */
+  /** True if a grant ends with its connection. Default: false. */
   session?: boolean | undefined;
-  /** Time for which a place in the queue is kept without a request. Default: 10000. */
+  /** Time for which the server keeps the place of a waiter that it doesn't hear of. Default: 10000. */
   keepMs?: number | undefined;
   /** True to renew the lease at a third of it. Default: true. */
   renew?: boolean | undefined;
-  /** True if `acquire` adds a hold to a held lock, which takes as many releases. Default: false. */
-  reentrant?: boolean | undefined;
-  /** Longest time from the grant for which the library renews the lock. Default: 24 hours. */
+  /**
+   * Time before the end of the lease at which a grant counts as lost, so that the program can stop
+   * before another client has the lock. Default: a tenth of the lease, at most 1000.
+   */
+  marginMs?: number | undefined;
+  /** Time from the grant for which the lease is renewed. Default: 24 hours. */
   maxHoldMs?: number | undefined;
   /** Time from the grant for which the lock stays, even if it is released earlier. Default: 0. */
   atLeastMs?: number | undefined;
   /** Public note of at most 1024 bytes, which LOCK.INFO shows. */
   data?: string | Uint8Array | undefined;
-  /** Number of replicas that must acknowledge each grant. */
+  /** Number of replicas that must acknowledge each grant within the command timeout. */
   replicas?: number | undefined;
-  /** Callback that runs once for each loss. */
-  onLost?: ((lock: Lock) => void) | undefined;
 }
 
 export interface AcquireOptions {
@@ -46,103 +48,234 @@ const LONGEST_TOKEN = 256;
 const LONGEST_DATA = 1024;
 const MOST_REPLICAS = 1000;
 const DAY_MS = 24 * 60 * 60 * 1000;
+/** Longest time of LEAVE that the server takes. */
+const LONGEST_LEAVE_MS = DAY_MS;
+/** Longest margin by default. */
+const MARGIN_MS = 1000;
+/** Time for which the server keeps a place after the limit. */
+const KEEP_AFTER_LIMIT_MS = 1000;
 
 function number(name: string, value: unknown, least: number, most: number): number {
-  if (typeof value !== 'number') throw new TypeError(`${name}: expected a number, not ${typeof value}`);
-  if (!(value >= least && value <= most)) throw new RangeError(`${name}: expected ${least} to ${most}, not ${value}`);
+  if (typeof value !== 'number')
+    throw new TypeError(`${name}: expected a number, not ${typeof value}`);
+  if (!(value >= least && value <= most))
+    throw new RangeError(`${name}: expected ${least} to ${most}, not ${value}`);
   return value;
 }
 
-function whole(name: string, value: unknown, most: number): number {
-  if (!Number.isInteger(number(name, value, 1, most))) throw new RangeError(`${name}: expected a whole number, not ${value}`);
-  return value as number;
-}
+const whole = (most: number) => (name: string, value: unknown) => {
+  if (Number.isInteger(number(name, value, 1, most))) return value as number;
+  throw new RangeError(`${name}: expected a whole number, not ${value}`);
+};
 
 /** Checks a time, and rounds it up to whole milliseconds. */
-export const timeMs = (name: string, value: unknown, longest = LONGEST_MS): number =>
-  Math.ceil(number(name, value, Number.MIN_VALUE, longest));
-export const waitMs = (value: unknown): number => (value === Infinity ? Infinity : number('waitMs', value, 0, LONGEST_MS));
+export const timeMs = (name: string, value: unknown, least = Number.MIN_VALUE): number =>
+  Math.ceil(number(name, value, least, LONGEST_MS));
+const timeOrZeroMs = (name: string, value: unknown): number => timeMs(name, value, 0);
+const limitMs = (name: string, value: unknown): number =>
+  value === Infinity ? Infinity : timeOrZeroMs(name, value);
 
-function flag(name: string, value: unknown): boolean {
-  if (typeof value !== 'boolean') throw new TypeError(`${name}: expected a boolean, not ${typeof value}`);
-  return value;
-}
+const typed =
+  <T>(type: string) =>
+  (name: string, value: unknown): T => {
+    if (typeof value === type) return value as T;
+    throw new TypeError(`${name}: expected a ${type}, not ${typeof value}`);
+  };
+export const callback = typed<Function>('function');
+const flag = typed<boolean>('boolean');
+const text = typed<string>('string');
 
 export function checkObject(name: string, value: unknown) {
-  if (typeof value !== 'object' || value === null) throw new TypeError(`${name}: expected an object`);
+  if (typeof value !== 'object' || value === null)
+    throw new TypeError(`${name}: expected an object`);
 }
 
-function ofBytes(name: string, value: string | Uint8Array, least: number, most: number) {
+function checkLength(name: string, value: string | Uint8Array, least: number, most: number) {
   const length = Buffer.byteLength(value);
-  if (length < least || length > most) throw new RangeError(`${name}: expected ${least} to ${most} bytes, not ${length}`);
+  if (length < least || length > most)
+    throw new RangeError(`${name}: expected ${least} to ${most} bytes, not ${length}`);
+}
+
+export function checkToken(token: unknown) {
+  checkLength('token', text('token', token), 1, LONGEST_TOKEN);
+  if (token === '*') throw new RangeError("token: '*' is not a name");
+}
+
+function bytes(name: string, value: unknown): Buffer {
+  const all = value instanceof Uint8Array ? value : text(name, value);
+  checkLength(name, all, 0, LONGEST_DATA);
+  return Buffer.from(all);
 }
 
 /** Each option's check, which returns the value in use. */
 const checks = {
-  leaseMs: (value = 30_000) => timeMs('leaseMs', value),
-  waitMs: (value = Infinity) => waitMs(value),
-  token(value?: string) {
-    if (value === undefined) return undefined;
-    if (typeof value !== 'string') throw new TypeError(`token: expected a string, not ${typeof value}`);
-    ofBytes('token', value, 1, LONGEST_TOKEN);
-    if (value === '*') throw new RangeError("token: '*' is not a name");
-    return value;
-  },
-  shared: (value = false) => flag('shared', value),
-  limit: (value?: number) => (value === undefined ? undefined : whole('limit', value, MOST_PERMITS)),
-  permits: (value?: number) => (value === undefined ? undefined : whole('permits', value, MOST_PERMITS)),
-  session: (value = false) => flag('session', value),
-  keepMs: (value = 10_000) => timeMs('keepMs', value),
-  renew: (value = true) => flag('renew', value),
-  reentrant: (value = false) => flag('reentrant', value),
-  maxHoldMs: (value = DAY_MS) => (value === Infinity ? Infinity : timeMs('maxHoldMs', value)),
-  atLeastMs: (value = 0) => (value === 0 ? 0 : timeMs('atLeastMs', value)),
-  data(value?: string | Uint8Array) {
-    if (value === undefined) return undefined;
-    if (typeof value !== 'string' && !(value instanceof Uint8Array)) throw new TypeError('data: expected a string or bytes');
-    ofBytes('data', value, 0, LONGEST_DATA);
-    return Buffer.from(value);
-  },
-  replicas: (value?: number) => (value === undefined ? undefined : whole('replicas', value, MOST_REPLICAS)),
-  onLost(value?: (lock: Lock) => void) {
-    if (value !== undefined && typeof value !== 'function') throw new TypeError('onLost: expected a function');
-    return value;
-  },
+  leaseMs: timeMs,
+  waitMs: limitMs,
+  shared: flag,
+  limit: whole(MOST_PERMITS),
+  permits: whole(MOST_PERMITS),
+  session: flag,
+  keepMs: timeMs,
+  renew: flag,
+  marginMs: timeOrZeroMs,
+  maxHoldMs: (name: string, value: unknown) => (value === Infinity ? Infinity : timeMs(name, value)),
+  atLeastMs: timeOrZeroMs,
+  data: bytes,
+  replicas: whole(MOST_REPLICAS),
 };
 
-/** Options after the checks, with defaults. The callback isn't among them: it may refer to its lock. */
-export type Terms = { readonly [name in Exclude<keyof typeof checks, 'onLost'>]: ReturnType<(typeof checks)[name]> };
+const defaults = {
+  leaseMs: 30_000,
+  waitMs: Infinity,
+  shared: false,
+  session: false,
+  keepMs: 10_000,
+  renew: true,
+  maxHoldMs: DAY_MS,
+  atLeastMs: 0,
+};
 
-/** Terms without options. perf: most locks set few options, and unset ones need no check. */
-const defaults = Object.fromEntries(Object.entries(checks).map(([name, check]) => [name, check()])) as unknown as Terms;
+/** Options after the checks. Those without a default may be absent. */
+type Checked = { readonly [name in keyof typeof defaults]: ReturnType<(typeof checks)[name]> } & {
+  readonly [name in keyof typeof checks]?: ReturnType<(typeof checks)[name]>;
+};
 
-/** Checks options, and fills in the defaults. Throws a TypeError or RangeError that names the option. */
-export function termsOf(options: LockOptions): Terms {
-  checkObject('options', options);
-  if (Object.keys(options).length === 0) return defaults;
-  const terms: Record<string, unknown> = { ...defaults };
-  for (const [name, value] of Object.entries(options)) {
+function checkedOf(given: Settings): Checked {
+  const all: Record<string, unknown> = { ...defaults };
+  for (const [name, value] of Object.entries(given)) {
     if (!Object.hasOwn(checks, name)) throw new TypeError(`${name}: no such option`);
-    const checked = (checks as Record<string, (value: unknown) => unknown>)[name]!(value);
-    if (name !== 'onLost') terms[name] = checked;
+    if (value !== undefined) all[name] = checks[name as keyof typeof checks](name, value);
   }
-  const { limit, permits } = terms as unknown as Terms;
-  if (permits !== undefined && limit === undefined) throw new TypeError('permits: expected a limit with it');
-  if (permits !== undefined && permits > limit!) throw new RangeError(`permits: expected 1 to ${limit}, not ${permits}`);
-  return terms as unknown as Terms;
+  const checked = all as unknown as Checked;
+  const { limit, permits, marginMs = 0, leaseMs } = checked;
+  if (permits !== undefined && limit === undefined)
+    throw new TypeError('permits: expected a limit with it');
+  if (permits !== undefined && permits > limit!)
+    throw new RangeError(`permits: expected 1 to ${limit}, not ${permits}`);
+  if (marginMs >= leaseMs)
+    throw new RangeError(`marginMs: expected less than leaseMs, not ${marginMs}`);
+  return checked;
 }
 
 export function keysOf(keys: unknown, name = 'keys'): readonly string[] {
   const all: unknown[] = Array.isArray(keys) ? [...keys] : [keys];
   if (all.length === 0) throw new RangeError(`${name}: expected at least one`);
-  if (!all.every((key) => typeof key === 'string')) throw new TypeError(`${name}: expected strings`);
+  if (!all.every((key) => typeof key === 'string'))
+    throw new TypeError(`${name}: expected strings`);
   if (new Set(all).size < all.length) throw new RangeError(`${name}: expected each only once`);
   return all as string[];
 }
 
-export function checkAcquire(options: AcquireOptions) {
+/** Checks the options of an acquire, and returns its limit. */
+export function limitOf(options: AcquireOptions, lock: Options): number {
   checkObject('options', options);
-  const { waitMs: limit, signal } = options;
-  if (limit !== undefined) waitMs(limit);
-  if (signal !== undefined && !(signal instanceof AbortSignal)) throw new TypeError('signal: expected an AbortSignal');
+  const { waitMs, signal } = options;
+  if (signal !== undefined && !(signal instanceof AbortSignal))
+    throw new TypeError('signal: expected an AbortSignal');
+  return waitMs === undefined ? lock.waitMs : limitMs('waitMs', waitMs);
+}
+
+/** Returns a time as a word: at least one millisecond. */
+const word = (ms: number) => String(Math.max(1, Math.ceil(ms)));
+
+export interface Options extends Checked {}
+
+/** The keys and the checked options of a lock. */
+export class Options {
+  readonly keys: readonly string[];
+  /** The keys with the prefix of the client. */
+  readonly names: readonly string[];
+  /** Lease that an acquire asks for. */
+  readonly firstLeaseMs: number;
+  readonly margin: number;
+  readonly #asked: readonly Word[];
+
+  constructor(keys: unknown, prefix: string, given: Settings) {
+    Object.assign(this, checkedOf(given));
+    this.keys = keysOf(keys);
+    this.names = prefix === '' ? this.keys : this.keys.map((key) => prefix + key);
+    this.margin = this.marginMs ?? Math.min(this.leaseMs / 10, MARGIN_MS);
+    this.firstLeaseMs = Math.min(this.leaseMs, this.maxHoldMs + this.margin);
+    const { shared, limit, permits = 1, data } = this;
+    this.#asked = [
+      'PX',
+      word(this.firstLeaseMs),
+      ...(shared || limit !== undefined ? ['SHARED'] : []),
+      ...(limit === undefined ? [] : ['LIMIT', String(limit), 'PERMITS', String(permits)]),
+      ...(data === undefined ? [] : ['DATA', data]),
+    ];
+  }
+
+  get name(): string {
+    return this.names[0]!;
+  }
+
+  /** How long the server may have a place or a grant of a token that it doesn't hear of. */
+  get longestTraceMs(): number {
+    return Math.max(this.firstLeaseMs, this.keepMs);
+  }
+
+  acquire(token: string, withinMs: number): Word[] {
+    return this.#words('ACQUIRE', token, ...this.#asked, ...this.#replicated(withinMs));
+  }
+
+  /** Returns the WAIT of a part of the time that is left. The last one leaves no place. */
+  wait(token: string, blockMs: number, leftMs: number, withinMs: number): Word[] {
+    const kept = blockMs >= leftMs ? [] : this.#kept(leftMs);
+    return this.#words(
+      'WAIT',
+      token,
+      ...this.#asked,
+      'BLOCK',
+      word(blockMs),
+      ...kept,
+      ...this.#replicated(withinMs),
+    );
+  }
+
+  queue(token: string, leftMs: number, channel: string, message: string): Word[] {
+    return this.#words(
+      'QUEUE',
+      token,
+      ...this.#asked,
+      ...this.#kept(leftMs),
+      'NOTIFY',
+      channel,
+      message,
+    );
+  }
+
+  extend(token: string, leaseMs: number, ties: boolean): Word[] {
+    const tied = ties ? ['SESSION'] : [];
+    return this.#words('EXTEND', token, 'PX', word(leaseMs), 'GT', ...tied);
+  }
+
+  release(token: string): Word[] {
+    return this.#words('RELEASE', token);
+  }
+
+  /** Returns the command that lets the lock end after a time, without its connection. */
+  endAfter(token: string, ms: number): Word[] {
+    const untied = this.session ? ['NOSESSION'] : [];
+    return this.#words('EXTEND', token, 'PX', word(ms), ...untied);
+  }
+
+  leave(token: string, ms: number): Word[] {
+    return this.#words('RELEASE', token, 'LEAVE', word(Math.min(ms, LONGEST_LEAVE_MS)));
+  }
+
+  #words(verb: string, token: string, ...rest: Word[]): Word[] {
+    const { names } = this;
+    if (names.length === 1) return [`LOCK.${verb}`, names[0]!, token, ...rest];
+    return [`LOCK.M${verb}`, String(names.length), ...names, token, ...rest];
+  }
+
+  #kept(leftMs: number): Word[] {
+    return ['KEEP', word(Math.min(this.keepMs, Math.max(leftMs, 0) + KEEP_AFTER_LIMIT_MS))];
+  }
+
+  #replicated(withinMs: number): Word[] {
+    if (this.replicas === undefined) return [];
+    return ['REPLICAS', String(this.replicas), 'WITHIN', String(Math.max(1, Math.floor(withinMs)))];
+  }
 }

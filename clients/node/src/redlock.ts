@@ -7,12 +7,14 @@ import { EventEmitter } from 'node:events';
 import { inspect } from 'node:util';
 import type { Cluster, Redis } from 'ioredis';
 
-import { NotHeldError, UnavailableError } from './errors.js';
-import { isOfAnotherType } from './failures.js';
-import type { Lock as OwnLock } from './lock.js';
-import { type Locks, run } from './locks.js';
-import type { NodeRedisClient, NodeRedisCluster, NodeRedisSentinel } from './node-redis.js';
-import { keysOf, timeMs } from './options.js';
+import { goOn } from './commands.js';
+import { Call } from './connection.js';
+import { isOfAnotherType, LockLostError, NotHeldError, UnavailableError } from './errors.js';
+import type { Grant } from './grant.js';
+import type { Lock as Recipe, Locks } from './locks.js';
+import type { NodeRedis } from './node-redis.js';
+import { tell } from './observer.js';
+import { keysOf, Options, timeMs, type Word } from './options.js';
 import { Bell, ignore, now } from './time.js';
 
 /** Part of ioredis in use, so that programs with node-redis need no types of ioredis. */
@@ -21,7 +23,7 @@ export interface IoredisClient {
   readonly isCluster: boolean;
   quit(): Promise<unknown>;
 }
-export type Client = IoredisClient | NodeRedisClient | NodeRedisCluster | NodeRedisSentinel;
+export type Client = IoredisClient | NodeRedis;
 
 export interface Settings {
   /** Part of the duration by which `expiration` is earlier than the lease's end. Default: 0.01. */
@@ -59,7 +61,11 @@ export class ExecutionError extends Error {
   override readonly name = 'ExecutionError';
   readonly attempts: readonly Promise<ExecutionStats>[];
 
-  constructor(message: string, attempts: readonly Promise<ExecutionStats>[], options?: ErrorOptions) {
+  constructor(
+    message: string,
+    attempts: readonly Promise<ExecutionStats>[],
+    options?: ErrorOptions,
+  ) {
     super(message, options);
     this.attempts = attempts;
   }
@@ -146,19 +152,25 @@ const defaults: Settings = {
 
 const checks: { readonly [name in keyof Settings]: (value: number) => boolean } = {
   driftFactor: (value) => value >= 0 && value < Infinity,
-  retryCount: (value) => value === -1 || value === Infinity || (Number.isInteger(value) && value >= 0),
+  retryCount: (value) =>
+    value === -1 || value === Infinity || (Number.isInteger(value) && value >= 0),
   retryDelay: (value) => value >= 0 && value < Infinity,
   retryJitter: (value) => value >= 0 && value < Infinity,
   automaticExtensionThreshold: (value) => value >= 0 && value < Infinity,
 };
 
 function settingsOf(given: Partial<Settings> = {}, base: Settings): Settings {
-  if (typeof given !== 'object' || given === null) throw new TypeError('settings: expected an object');
+  if (typeof given !== 'object' || given === null)
+    throw new TypeError('settings: expected an object');
   const settings: { -readonly [name in keyof Settings]: number } = { ...base };
-  for (const [name, isValid] of Object.entries(checks) as [keyof Settings, (value: number) => boolean][]) {
+  for (const [name, isValid] of Object.entries(checks) as [
+    keyof Settings,
+    (value: number) => boolean,
+  ][]) {
     const value: unknown = given[name];
     if (value === undefined) continue;
-    if (typeof value !== 'number') throw new TypeError(`${name}: expected a number, not ${typeof value}`);
+    if (typeof value !== 'number')
+      throw new TypeError(`${name}: expected a number, not ${typeof value}`);
     if (!isValid(value)) throw new RangeError(`${name}: ${value} is out of range`);
     settings[name] = value;
   }
@@ -169,11 +181,15 @@ const isEndless = ({ retryCount }: Settings) => retryCount === -1 || retryCount 
 
 function limitMs(settings: Settings): number {
   if (isEndless(settings)) return Infinity;
-  return Math.min(settings.retryCount * (settings.retryDelay + settings.retryJitter), Number.MAX_SAFE_INTEGER);
+  return Math.min(
+    settings.retryCount * (settings.retryDelay + settings.retryJitter),
+    Number.MAX_SAFE_INTEGER,
+  );
 }
 
 function checkDuration(duration: unknown) {
-  if (!Number.isInteger(duration)) throw new RangeError('Duration must be an integer value in milliseconds.');
+  if (!Number.isInteger(duration))
+    throw new RangeError('Duration must be an integer value in milliseconds.');
   timeMs('duration', duration);
 }
 
@@ -212,9 +228,11 @@ function newLocks(client: Client): Locks {
 }
 
 function onlyClient(clients: unknown): Client {
-  if (!isObject(clients) || !(Symbol.iterator in clients)) throw new TypeError('clients: expected an array with one client');
+  if (!isObject(clients) || !(Symbol.iterator in clients))
+    throw new TypeError('clients: expected an array with one client');
   const all = [...new Set(clients as Iterable<unknown>)];
-  if (all.length === 0) throw new RangeError('Redlock must be instantiated with at least one redis client.');
+  if (all.length === 0)
+    throw new RangeError('Redlock must be instantiated with at least one redis client.');
   if (all.length > 1) {
     throw new RangeError(
       `clients: expected one client (of a server, of Sentinel or of a cluster), not ${all.length}: ` +
@@ -234,10 +252,17 @@ export class Redlock extends EventEmitter {
   readonly settings: Settings;
   readonly #client: Client;
   readonly #locks: Locks;
-  readonly #owners = new WeakMap<Lock, OwnLock>();
+  /** Commands that release the locks which a late command might acquire again. */
+  readonly #lastWords = new WeakMap<Lock, Word[]>();
+  /** Grants of the locks that a routine of `using` has. */
+  readonly #grants = new WeakMap<Lock, Grant>();
 
   /** `scripts` can only be left out or empty, because there is no script. */
-  constructor(clients: Iterable<Client>, settings: Partial<Settings> = {}, scripts: Record<string, never> = {}) {
+  constructor(
+    clients: Iterable<Client>,
+    settings: Partial<Settings> = {},
+    scripts: Record<string, never> = {},
+  ) {
     super();
     // Without a listener, Node.js would end the process upon the event.
     this.on('error', ignore);
@@ -257,23 +282,44 @@ export class Redlock extends EventEmitter {
   }
 
   /** Acquires all resources or none. Waits in the server's queue, until the retries would be over. */
-  async acquire(resources: string[], duration: number, settings?: Partial<Settings>): Promise<Lock> {
+  async acquire(
+    resources: string[],
+    duration: number,
+    settings?: Partial<Settings>,
+  ): Promise<Lock> {
     checkResources(resources);
     checkDuration(duration);
     const all = settingsOf(settings, this.settings);
-    const own = this.#locks.lock(resources, { leaseMs: duration, renew: false, maxHoldMs: Infinity });
-    const { attempts } = await this.#execute(resources, all, () => take(own, all));
-    return this.#lockOf(own, resources, attempts, expirationOf(own, duration, all));
+    const recipe = this.#locks.lock(resources, {
+      leaseMs: duration,
+      marginMs: 0,
+      renew: false,
+      maxHoldMs: Infinity,
+    });
+    const { grant, attempts } = await this.#acquire(recipe, resources, all);
+    const lock = new Lock(
+      this,
+      resources,
+      grant.token,
+      attempts,
+      expiry(grant.left(), duration, all),
+      grant.fence,
+    );
+    // The token of the lock releases and extends it.
+    this.#lastWords.set(lock, grant.handOver());
+    return lock;
   }
 
   async release(lock: Lock, settings?: Partial<Settings>): Promise<ExecutionResult> {
     checkLock(lock);
     const all = settingsOf(settings, this.settings);
+    const leftMs = lock.expiration - Date.now();
     lock.expiration = 0;
-    return this.#execute(lock.resources, all, async () => {
-      const own = this.#owners.get(lock);
-      return own ? own.release() : this.#byValue(lock).disown();
-    });
+    return this.#execute(
+      lock.resources,
+      all,
+      () => this.#grants.get(lock)?.release() ?? this.#release(lock, leftMs),
+    );
   }
 
   /** Sets the lease, and returns the lock that replaces the existing one. */
@@ -281,18 +327,35 @@ export class Redlock extends EventEmitter {
     checkLock(existing);
     checkDuration(duration);
     const all = settingsOf(settings, this.settings);
-    if (existing.expiration < Date.now()) throw new ExecutionError('Cannot extend an already-expired lock.', []);
-    let own: OwnLock | undefined;
-    const { attempts } = await this.#execute(existing.resources, all, async () => {
-      own = this.#owners.get(existing) ?? (await this.#adopt(existing));
-      return own !== undefined && own.extend(duration);
-    });
+    if (existing.expiration < Date.now())
+      throw new ExecutionError('Cannot extend an already-expired lock.', []);
+    const { resources, value, fence } = existing;
+    const grant = this.#grants.get(existing);
+    const words = this.#optionsOf(existing).endAfter(value, duration);
+    const began = now();
+    // The command of an extension that fails may arrive late, and set a shorter lease.
+    existing.expiration = Math.min(existing.expiration, expiry(duration, duration, all));
+    const { attempts } = await this.#execute(resources, all, async () =>
+      grant ? grant.extend(duration) : this.#ask(existing, words, new Call(value)),
+    );
     existing.expiration = 0;
-    return this.#lockOf(own!, existing.resources, attempts, expirationOf(own!, duration, all));
+    const ends = grant
+      ? () => expiryOf(grant, duration, all)
+      : expiry(began + duration - now(), duration, all);
+    const lock = new Lock(this, resources, value, attempts, ends, fence);
+    if (grant) this.#grants.set(lock, grant);
+    const lastWords = this.#lastWords.get(existing);
+    if (lastWords) this.#lastWords.set(lock, lastWords);
+    return lock;
   }
 
   /** Runs a routine under a lock that is extended until the routine has ended. */
-  async using<T>(resources: string[], duration: number, settings: Partial<Settings>, routine?: Routine<T>): Promise<T>;
+  async using<T>(
+    resources: string[],
+    duration: number,
+    settings: Partial<Settings>,
+    routine?: Routine<T>,
+  ): Promise<T>;
   async using<T>(resources: string[], duration: number, routine: Routine<T>): Promise<T>;
   async using<T>(
     resources: string[],
@@ -304,7 +367,10 @@ export class Redlock extends EventEmitter {
     checkDuration(duration);
     const routine = optionalRoutine ?? settingsOrRoutine;
     if (typeof routine !== 'function') throw new TypeError('INVARIANT: routine is not a function.');
-    const all = settingsOf(typeof settingsOrRoutine === 'function' ? {} : settingsOrRoutine, this.settings);
+    const all = settingsOf(
+      typeof settingsOrRoutine === 'function' ? {} : settingsOrRoutine,
+      this.settings,
+    );
     const earliestMs = duration - all.automaticExtensionThreshold;
     if (earliestMs < LEAST_MARGIN_MS) {
       throw new RangeError(
@@ -314,32 +380,102 @@ export class Redlock extends EventEmitter {
 
     const controller = new AbortController();
     const signal: RedlockAbortSignal = controller.signal;
-    const lose = () => {
-      signal.error ??= this.#failure(own.signal.reason, 1);
+    const lose = (loss: unknown) => {
+      signal.error ??= this.#failure(loss, 1);
       controller.abort(signal.error);
       return signal.error;
     };
-    const own = this.#locks.lock(resources, { leaseMs: duration, maxHoldMs: Infinity, onLost: lose });
-    const { attempts } = await this.#execute(resources, all, () => take(own, all));
-    const lock = this.#lockOf(own, resources, attempts, () => expirationOf(own, duration, all));
+    const recipe = this.#locks.lock(resources, {
+      leaseMs: duration,
+      maxHoldMs: Infinity,
+      onLost: (grant) => lose(grant.signal.reason),
+    });
+    const { grant, attempts } = await this.#acquire(recipe, resources, all);
+    const lock = new Lock(
+      this,
+      resources,
+      grant.token,
+      attempts,
+      () => expiryOf(grant, duration, all),
+      grant.fence,
+    );
+    this.#grants.set(lock, grant);
     const extendsEarly = earliestMs < duration / 3;
-    const extension = extendsEarly ? setInterval(() => own.extend(duration).catch(ignore), earliestMs).unref() : undefined;
-    let result: T;
+    const extension = extendsEarly
+      ? setInterval(() => grant.extend(duration).catch(ignore), earliestMs).unref()
+      : undefined;
     try {
-      result = await routine(signal, { lock });
+      return await grant.using(() => routine(signal, { lock }));
+    } catch (error) {
+      throw error instanceof LockLostError ? lose(error) : error;
     } finally {
       clearInterval(extension);
-      await own.endBlock();
     }
-    if (own.lost) throw lose();
-    return result;
+  }
+
+  /** Acquires within the time limit. Polls only while npm's redlock holds the lock, because that has no queue. */
+  async #acquire(recipe: Recipe, resources: string[], settings: Settings) {
+    const until = now() + limitMs(settings);
+    let grant: Grant | undefined;
+    const { attempts } = await this.#execute(resources, settings, async () => {
+      let leftMs = limitMs(settings);
+      do {
+        try {
+          grant = await recipe.acquire({ waitMs: leftMs });
+          return grant !== undefined;
+        } catch (error) {
+          if (!isOfAnotherType(error)) throw error;
+        }
+        const pauseMs = settings.retryDelay + (Math.random() * 2 - 1) * settings.retryJitter;
+        await new Bell().wait(Math.min(pauseMs, leftMs));
+        leftMs = until - now();
+      } while (leftMs > 0);
+      return false;
+    });
+    return { grant: grant!, attempts };
+  }
+
+  /** Releases a lock by its value. If no server replies, goes on in the background until its expiration. */
+  async #release(lock: Lock, leftMs: number): Promise<boolean> {
+    const words = this.#lastWords.get(lock) ?? this.#optionsOf(lock).release(lock.value);
+    try {
+      return await this.#ask(lock, words, new Call(lock.value));
+    } catch (error) {
+      if (error instanceof UnavailableError) {
+        goOn(this.#ask(lock, words, new Call(lock.value, undefined, true), now() + leftMs));
+      }
+      throw error;
+    }
+  }
+
+  /** Sends a command about a lock. Returns false if the lock has ended. */
+  async #ask(lock: Lock, words: Word[], call: Call, until?: number): Promise<boolean> {
+    const { commands } = this.#locks;
+    const { name, keys } = this.#optionsOf(lock);
+    const once = async (end: number) => {
+      const count = await commands.ask(name, words, call, end);
+      // If a reply was lost, the command before may have released the lock.
+      return Number(count) === keys.length || call.unanswered > 0;
+    };
+    return commands.retry(once, call, until ?? now() + commands.timeoutMs);
+  }
+
+  #optionsOf({ resources }: Lock): Options {
+    checkResources(resources);
+    return new Options(resources, this.#locks.commands.servers.link.prefix, {});
   }
 
   /** Makes a call, and returns its vote. Throws an ExecutionError if the call had no success. */
-  async #execute(resources: string[], settings: Settings, call: () => Promise<boolean>): Promise<ExecutionResult> {
+  async #execute(
+    resources: string[],
+    settings: Settings,
+    call: () => Promise<boolean>,
+  ): Promise<ExecutionResult> {
     const start = Date.now();
     const count = resources.length;
-    const locked = new ResourceLockedError(`The operation was applied to: 0 of the ${count} requested resources.`);
+    const locked = new ResourceLockedError(
+      `The operation was applied to: 0 of the ${count} requested resources.`,
+    );
     try {
       if (await call()) return { attempts: [this.#vote()], start };
     } catch (error) {
@@ -354,12 +490,15 @@ export class Redlock extends EventEmitter {
     const error = this.#asError(reason);
     this.#tell(error);
     const text = error instanceof ResourceLockedError ? '.' : `: ${error.message}`;
-    return new ExecutionError(NO_QUORUM + text, Array(attempts).fill(this.#vote(error)), { cause: error });
+    return new ExecutionError(NO_QUORUM + text, Array(attempts).fill(this.#vote(error)), {
+      cause: error,
+    });
   }
 
   #asError(reason: unknown): Error {
     // ioredis's words, which programs look for.
-    if (reason instanceof UnavailableError && isClosed(this.#client)) return new Error('Connection is closed.', { cause: reason });
+    if (reason instanceof UnavailableError && isClosed(this.#client))
+      return new Error('Connection is closed.', { cause: reason });
     return reason instanceof Error ? reason : new Error(String(reason));
   }
 
@@ -371,50 +510,19 @@ export class Redlock extends EventEmitter {
   }
 
   #tell(error: Error) {
-    run(() => this.emit('error', error));
-  }
-
-  #lockOf(own: OwnLock, resources: string[], attempts: readonly Promise<ExecutionStats>[], expiration: number | (() => number)): Lock {
-    const lock = new Lock(this, resources, own.token, attempts, expiration, own.fence);
-    this.#owners.set(lock, own);
-    return lock;
-  }
-
-  /** Takes over a lock that another process has made. Returns undefined if it has ended. */
-  async #adopt(lock: Lock): Promise<OwnLock | undefined> {
-    const own = this.#byValue(lock);
-    return (await own.adopt()) ? own : undefined;
-  }
-
-  #byValue({ resources, value }: Lock): OwnLock {
-    checkResources(resources);
-    return this.#locks.lock(resources, { token: value, renew: false, maxHoldMs: Infinity });
+    tell(() => this.emit('error', error));
   }
 }
 
 export default Redlock;
 
-const attemptsOf = (settings: Settings) => (isEndless(settings) ? 1 : Math.min(settings.retryCount + 1, MOST_ATTEMPTS));
+const attemptsOf = (settings: Settings) =>
+  isEndless(settings) ? 1 : Math.min(settings.retryCount + 1, MOST_ATTEMPTS);
 
 /** Returns the time at which a lock ends, less the drift, or 0 if it isn't held. */
-function expirationOf(own: OwnLock, duration: number, { driftFactor }: Settings): number {
-  const leftMs = own.leaseLeftMs;
-  return leftMs === 0 ? 0 : Math.floor(Date.now() + leftMs) - Math.round(driftFactor * duration) - PRECISION_MS;
-}
-
-/** Acquires a lock within the time limit. Polls only while npm's redlock holds it, because that has no queue. */
-async function take(own: OwnLock, settings: Settings): Promise<boolean> {
-  const until = now() + limitMs(settings);
-  let leftMs = limitMs(settings);
-  do {
-    try {
-      return (await own.acquire({ waitMs: leftMs })) !== undefined;
-    } catch (error) {
-      if (!isOfAnotherType(error)) throw error;
-    }
-    const pauseMs = settings.retryDelay + (Math.random() * 2 - 1) * settings.retryJitter;
-    await new Bell().wait(Math.min(pauseMs, leftMs));
-    leftMs = until - now();
-  } while (leftMs > 0);
-  return false;
-}
+const expiry = (leftMs: number, duration: number, { driftFactor }: Settings): number =>
+  leftMs <= 0
+    ? 0
+    : Math.floor(Date.now() + leftMs) - Math.round(driftFactor * duration) - PRECISION_MS;
+const expiryOf = (grant: Grant, duration: number, settings: Settings): number =>
+  expiry(grant.left(), duration, settings);

@@ -27,22 +27,22 @@ const program = `
   async function tryOut(Locks, client, call) {
     const locks = new Locks(client);
     const other = new Locks(client);
-    const held = await locks.acquire('stock}{a}');
+    const held = await locks.lock('stock}{a}').acquire();
     assert.equal(await call('EXISTS', PREFIX + 'stock}{a}'), 1);
     assert.equal(await other.lock('stock}{a}').tryAcquire(), undefined);
-    const waiting = other.acquire('stock}{a}', { keepMs: 30_000 });
+    const waiting = other.lock('stock}{a}', { keepMs: 30_000 }).acquire();
     await sleep(400);
     const began = performance.now();
     await held.release();
     const next = await waiting;
     const tookMs = performance.now() - began;
     assert(tookMs < 5000, 'woken after ' + tookMs + ' ms');
-    assert(next.fence > 0 && (await next.left()) > 20_000);
+    assert(next.fence > 0 && next.left() > 20_000);
     assert.equal(await next.extend(60_000), true);
     assert.equal(await next.release(), true);
-    const both = await locks.acquire(['{t}a', '{t}b'], { limit: 2 });
+    const both = await locks.lock(['{t}a', '{t}b'], { limit: 2 }).acquire();
     assert.equal(await both.release(), true);
-    const tied = await locks.acquire('tied', { session: true });
+    const tied = await locks.lock('tied', { session: true }).acquire();
     assert.equal(await tied.release(), true);
     assert.equal(await call('EXISTS', PREFIX + 'tied'), 0);
   }`;
@@ -76,8 +76,8 @@ const nodeRedis = `
     const closing = await open(options);
     meddle(closing);
     const key = 'closing ' + process.pid;
-    const held = await locks.acquire(key);
-    await assert.rejects(new Locks(closing).acquire(key, { keepMs: 1000 }), { code: 'UNAVAILABLE' });
+    const held = await locks.lock(key).acquire();
+    await assert.rejects(new Locks(closing).lock(key, { keepMs: 1000 }).acquire(), { code: 'UNAVAILABLE' });
     await held.release();
   }
   /** Closes the client while the library's nth connection of it is made. */

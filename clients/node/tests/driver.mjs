@@ -1,29 +1,35 @@
-// The driver of the conformance suite. Reads orders in JSON from stdin, and writes answers to
-// stdout, a line each. Its first argument is the client: ioredis or node-redis.
+// The driver of the conformance suite: see docs/internals/client-tests.md. Its first argument is the
+// client: ioredis or node-redis.
 
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 
-import { begin } from './clients.mjs';
+import { begin, push } from './clients.mjs';
 
-const client = process.argv[2];
-const { Locks, RedisLockError } = await import(`../dist/${client}.js`);
+const kind = process.argv[2];
+const { Locks, NotAcquiredError, NotHeldError, RedisLockError, UnavailableError } = await import(
+  `../dist/${kind}.js`
+);
 
+/** The locks by their names. */
 const named = new Map();
-/** Keys and options of each name, for the guarded block, which makes its own lock. */
-const specs = new Map();
+/** The latest grant of each lock. */
+const grants = new Map();
 const waits = new Map();
+let client;
 let locks;
 
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
-const nameOf = (lock) =>
-  [...named].find(([, each]) => each === lock)?.[0] ??
-  [...specs].find(([, { keys }]) => String(keys) === String(lock.keys))?.[0];
+const nameOf = (lock) => [...named].find(([, each]) => each === lock)?.[0];
+/** The name of the lock that an order acquires. */
+const acquired = new AsyncLocalStorage();
 
 const observer = {
-  waited: (lock, ms, outcome) => say({ event: 'waited', lock: nameOf(lock), ms: Math.round(ms), outcome }),
-  granted: (lock) => say({ event: 'granted', lock: nameOf(lock) }),
+  waited: (lock, ms, outcome) =>
+    say({ event: 'waited', lock: nameOf(lock), ms: Math.round(ms), outcome }),
+  granted: () => say({ event: 'granted', lock: acquired.getStore() }),
   unavailable: (error) => say({ event: 'unavailable', text: textOf(error) }),
 };
 
@@ -34,82 +40,152 @@ const textOf = (error) => `${error?.stack}\n${inspect(error, { depth: 5, showHid
 
 class CancelledByOrder extends Error {}
 
-/** An argument that the library refuses has its own answer. */
+/** An argument that the library refuses has its own reply. */
 async function checked(call) {
   try {
     return await call();
   } catch (error) {
-    const refused = !(error instanceof RedisLockError) && (error instanceof TypeError || error instanceof RangeError);
+    const refused =
+      !(error instanceof RedisLockError) &&
+      (error instanceof TypeError || error instanceof RangeError);
     if (refused) throw Object.assign(error, { kind: 'argument' });
     throw error;
   }
 }
 
+function held(lock) {
+  const grant = grants.get(lock);
+  if (!grant) throw new NotHeldError('never acquired');
+  return grant;
+}
+
+async function acquireFor({ id, lock, wait_ms }) {
+  const wait = new AbortController();
+  waits.set(id, wait);
+  const options = { waitMs: value(wait_ms), signal: wait.signal };
+  const grant = await checked(() => named.get(lock).acquire(options)).finally(() =>
+    waits.delete(id),
+  );
+  if (grant) grants.set(lock, grant);
+  return grant;
+}
+
+/** Runs the guarded block of an order. */
+async function guard(order, work) {
+  const { lock, wait_ms } = order;
+  if (wait_ms === null) return named.get(lock).using(work);
+  const grant = await acquireFor(order);
+  if (!grant) throw new NotAcquiredError('not in time');
+  return grant.using(work);
+}
+
+async function storm({ lock, tasks, seconds, most_wait_ms }) {
+  const until = performance.now() + seconds * 1000;
+  const releases = [];
+  let mostLateMs = 0;
+  async function acquires() {
+    while (performance.now() < until) {
+      const waitMs = Math.random() * most_wait_ms;
+      const began = performance.now();
+      let grant;
+      try {
+        grant = await named.get(lock).acquire({ waitMs });
+      } catch (error) {
+        if (!(error instanceof UnavailableError)) throw error;
+      }
+      mostLateMs = Math.max(mostLateMs, performance.now() - began - waitMs);
+      if (!grant) continue;
+      await sleep(1);
+      const releasesAt = performance.now();
+      await grant.release();
+      releases.push(performance.now() - releasesAt);
+    }
+  }
+  await Promise.all(Array.from({ length: tasks }, acquires));
+  releases.sort((a, b) => a - b);
+  const p99 = releases[Math.floor(releases.length * 0.99)] ?? 0;
+  return {
+    ok: true,
+    grants: releases.length,
+    release_p99_ms: Math.round(p99),
+    most_late_ms: Math.round(mostLateMs),
+  };
+}
+
 const orders = {
   async connect({ servers, cluster, sentinel, username, password, command_timeout_ms }) {
     const user = { ...(username && { username }), ...(password && { password }) };
-    const { client: connecting } = begin(client, servers, { cluster, sentinel, ...user });
+    ({ client } = begin(kind, servers, { cluster, sentinel, ...user }));
     const commandTimeoutMs = value(command_timeout_ms);
-    locks = await checked(() => new Locks(connecting, { observer, commandTimeoutMs }));
+    locks = await checked(() => new Locks(client, { observer, commandTimeoutMs }));
     return { ok: true };
   },
   async lock({ lock: name, keys, ...given }) {
     const options = {
       leaseMs: value(given.lease_ms),
       waitMs: value(given.wait_ms),
-      token: value(given.token),
       shared: value(given.shared),
       limit: value(given.limit),
       permits: value(given.permits),
       session: value(given.session),
       keepMs: value(given.keep_ms),
       renew: value(given.renew),
-      reentrant: value(given.reentrant),
+      marginMs: value(given.margin_ms),
       maxHoldMs: value(given.max_hold_ms),
       atLeastMs: value(given.at_least_ms),
       data: value(given.data),
       replicas: value(given.replicas),
+      onLost: () => say({ event: 'lost', lock: name }),
     };
-    options.onLost = () => say({ event: 'lost', lock: name });
-    const lock = await checked(() => locks.lock(keys, options));
-    named.set(name, lock);
-    specs.set(name, { keys, options });
-    return { ok: true, token: lock.token };
+    named.set(name, await checked(() => locks.lock(keys, options)));
+    return { ok: true };
   },
-  async acquire({ id, lock, wait_ms }) {
-    const wait = new AbortController();
-    waits.set(id, wait);
-    const waitMs = value(wait_ms) ?? Infinity;
-    const fence = await checked(() => named.get(lock).acquire({ waitMs, signal: wait.signal })).finally(() => waits.delete(id));
-    return fence === undefined ? { ok: false } : { ok: true, fence };
+  async acquire(order) {
+    const grant = await acquireFor(order);
+    return grant ? { ok: true, fence: grant.fence, token: grant.token } : { ok: false };
   },
   async cancel({ of }) {
     waits.get(of)?.abort(new CancelledByOrder('cancelled by an order'));
     return { ok: true };
   },
-  release: async ({ lock }) => ({ ok: await named.get(lock).release() }),
-  extend: async ({ lock, lease_ms }) => ({ ok: await checked(() => named.get(lock).extend(value(lease_ms))) }),
-  left: async ({ lock }) => ({ ok: true, ms: await named.get(lock).left() }),
-  owned: async ({ lock }) => ({ ok: await named.get(lock).owned() }),
+  release: async ({ lock }) => ({ ok: await held(lock).release() }),
+  extend: async ({ lock, lease_ms }) => ({
+    ok: await checked(() => held(lock).extend(value(lease_ms))),
+  }),
+  left: async ({ lock }) => ({ ok: true, ms: Math.ceil(grants.get(lock)?.left() ?? 0) }),
+  owned: async ({ lock }) => ({ ok: (await grants.get(lock)?.owned()) ?? false }),
   release_all: async () => ({ ok: true, count: await locks.releaseAll() }),
-  async block({ lock: name, wait_ms, work_ms, fail }) {
-    const { keys, options } = specs.get(name);
-    const fence = await locks.using(keys, { ...options, waitMs: value(wait_ms) ?? Infinity }, async (_signal, lock) => {
-      named.set(name, lock);
-      say({ event: 'in', lock: name });
-      await sleep(work_ms);
-      if (fail) throw new Error(fail);
-      return lock.fence;
-    });
-    return { ok: true, fence };
-  },
-  async state({ lock: name }) {
-    const { lost, fence = null, token } = named.get(name);
+  block: async (order) =>
+    guard(order, async (grant) => {
+      grants.set(order.lock, grant);
+      say({ event: 'in', lock: order.lock });
+      await sleep(order.work_ms);
+      if (order.fail) throw new Error(order.fail);
+      return { ok: true, fence: grant.fence };
+    }),
+  /** Writes the fence to a list until the loss of the lock ends the block. */
+  write: async (order) =>
+    guard(order, async (grant, signal) => {
+      for (;;) {
+        signal.throwIfAborted();
+        await push(client, order.list, String(grant.fence));
+        await sleep(2, undefined, { signal });
+      }
+    }),
+  storm,
+  async state({ lock }) {
+    const { lost = false, fence = null, token = null } = grants.get(lock) ?? {};
     return { ok: true, lost, fence, token };
   },
   async texts({ lock: name }) {
-    const all = [named.get(name), locks];
-    const text = all.flatMap((it) => [String(it), JSON.stringify(it), inspect(it, { depth: 9, showHidden: true })]).join('\n');
+    const all = [named.get(name), locks, grants.get(name)];
+    const text = all
+      .flatMap((it) => [
+        String(it),
+        JSON.stringify(it),
+        inspect(it, { depth: 9, showHidden: true }),
+      ])
+      .join('\n');
     return { ok: true, text };
   },
 };
@@ -117,6 +193,7 @@ const orders = {
 const kinds = {
   NOT_ACQUIRED: 'not_acquired',
   LOCK_LOST: 'lost',
+  CANCELLED: 'cancelled',
   DEADLOCK: 'deadlock',
   UNAVAILABLE: 'unavailable',
   MODULE_MISSING: 'module_missing',
@@ -124,7 +201,7 @@ const kinds = {
   NOT_HELD: 'misuse',
 };
 
-function kind(error) {
+function kindOf(error) {
   if (error instanceof RedisLockError) return kinds[error.code];
   if (error instanceof CancelledByOrder) return 'cancelled';
   if (error.kind) return error.kind;
@@ -133,13 +210,14 @@ function kind(error) {
 
 function failure(error, fail) {
   if (fail && error.message === fail) return { error: 'failed', text: fail };
-  return { error: kind(error), text: textOf(error) };
+  return { error: kindOf(error), text: textOf(error) };
 }
 
 for await (const line of createInterface({ input: process.stdin })) {
   const order = JSON.parse(line);
-  orders[order.do](order)
+  acquired
+    .run(order.lock, orders[order.do], order)
     .catch((error) => failure(error, order.fail))
-    .then((answer) => say({ id: order.id, ...answer }));
+    .then((reply) => say({ id: order.id, ...reply }));
 }
 process.exit(0);

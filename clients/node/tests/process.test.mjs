@@ -45,8 +45,8 @@ async function run(kind, servers, statements) {
 }
 
 const waitedFor = `
-  const held = await locks.acquire('k');
-  const waiting = locks.acquire('k', { keepMs: 60_000 });
+  const held = await locks.lock('k').acquire();
+  const waiting = locks.lock('k', { keepMs: 60_000 }).acquire();
   await sleep(300);
   await held.release();
   await (await waiting).release();`;
@@ -61,22 +61,14 @@ const cases = {
     ${waitedFor}
     await client.quit();`,
   'with a client that does not keep it alive, while a lock and a session are held': `
-    await locks.acquire('held', { leaseMs: 60_000 });
-    await locks.acquire('session', { session: true, leaseMs: 60_000 });
+    await locks.lock('held', { leaseMs: 60_000 }).acquire();
+    await locks.lock('session', { session: true, leaseMs: 60_000 }).acquire();
     (client.stream ?? client).unref();`,
-  'while a lock is held': `await locks.acquire('held', { leaseMs: 60_000 }); await client.quit();`,
-  'while a session is held': `await locks.acquire('session', { session: true, leaseMs: 60_000 }); await client.quit();`,
-  'after an abort in the line of a lock object': `
-    const lock = await locks.acquire('k');
-    const abort = new AbortController();
-    const waiting = lock.acquire({ signal: abort.signal }).catch(() => {});
-    setImmediate(() => abort.abort());
-    await waiting;
-    await lock.release();
-    await client.quit();`,
+  'while a lock is held': `await locks.lock('held', { leaseMs: 60_000 }).acquire(); await client.quit();`,
+  'while a session is held': `await locks.lock('session', { session: true, leaseMs: 60_000 }).acquire(); await client.quit();`,
   'while a lock is waited for': `
-    await locks.acquire('k', { leaseMs: 60_000, renew: false });
-    const waiting = locks.acquire('k', { keepMs: 60_000, waitMs: 60_000 }).catch(() => {});
+    await locks.lock('k', { leaseMs: 60_000, renew: false }).acquire();
+    const waiting = locks.lock('k', { keepMs: 60_000, waitMs: 60_000 }).acquire().catch(() => {});
     await sleep(300);
     await client.quit();
     await waiting;`,
@@ -96,7 +88,7 @@ for (const kind of ['ioredis', 'node-redis']) {
 
   test(`${kind}: the end of a process frees its session at once`, { timeout: 60_000 }, async () => {
     await server.redis.flushall();
-    await run(kind, [server.address], `await locks.acquire('s', { session: true, leaseMs: 60_000 }); await client.quit();`);
+    await run(kind, [server.address], `await locks.lock('s', { session: true, leaseMs: 60_000 }).acquire(); await client.quit();`);
     await until('it is free', async () => (await info(server.redis, 's')).holders === 0);
   });
 
@@ -105,9 +97,9 @@ for (const kind of ['ioredis', 'node-redis']) {
     try {
       await mortal.call('LOCK.ACQUIRE taken other PX 60000');
       const dies = run(kind, [mortal.address], `
-        const held = await locks.acquire('held', { leaseMs: 1500 });
-        const session = await locks.acquire('session', { session: true, leaseMs: 1500 });
-        await locks.acquire('taken', { waitMs: 6000 }).catch(() => {});
+        const held = await locks.lock('held', { leaseMs: 1500 }).acquire();
+        const session = await locks.lock('session', { session: true, leaseMs: 1500 }).acquire();
+        await locks.lock('taken', { waitMs: 6000 }).acquire().catch(() => {});
         if (!held.lost || !session.lost) throw new Error('the loss is not told');
         if (outages.length === 0) throw new Error('the outage is not told');
         client.disconnect();`);

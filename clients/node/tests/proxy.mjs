@@ -8,21 +8,15 @@ const commandsIn = (bytes) => bytes.toString().split(/(?=\*\d+\r\n\$)/);
 /**
  * Starts a proxy. Its property `request` may be set to a function, which gets the text of a request and
  * the client's socket. The request is forwarded unless the function returns the reply, or `null` for
- * none. While `heldReplies` is an array, replies are kept in it.
+ * none.
  */
 export async function startProxy(server) {
   const sockets = new Set();
   const requests = [];
   const proxy = {
     request: () => undefined,
-    heldReplies: undefined,
     /** Returns the number of requests so far that have the word. */
-    count: (word) => requests.filter((text) => text.includes(word)).length,
-    deliver() {
-      const held = proxy.heldReplies;
-      proxy.heldReplies = undefined;
-      held.forEach((write) => write());
-    },
+    count: (word) => requests.filter((text) => text.toLowerCase().includes(word)).length,
     async stop() {
       listener.close();
       sockets.forEach((each) => each.destroy());
@@ -38,10 +32,7 @@ export async function startProxy(server) {
       if (reply === undefined) far.write(text);
       else if (reply !== null) near.write(reply);
     }
-    far.on('data', (bytes) => {
-      if (proxy.heldReplies) proxy.heldReplies.push(() => near.write(bytes));
-      else near.write(bytes);
-    });
+    far.on('data', (bytes) => near.write(bytes));
     for (const [end, other] of [[near, far], [far, near]]) {
       sockets.add(end);
       end.on('error', () => {}).on('close', () => {

@@ -46,26 +46,26 @@ const disposed = `
 import { Redis } from 'ioredis';
 import { LockLostError, Locks } from '@redis-lock/client/ioredis';
 const redis = new Redis(process.argv[2]!);
-const locks = new Locks(redis);
+const lock = new Locks(redis).lock('k');
 const freed = async () => { if (await redis.exists('k')) throw new Error('it is still held'); };
 {
-  await using lock = await locks.acquire('k');
+  await using grant = await lock.acquire();
   if ((await redis.exists('k')) !== 1) throw new Error('it is not held');
 }
 await freed();
 async function caught(work: () => Promise<void>): Promise<any> {
   try { await work(); } catch (error) { return error; }
 }
-const lost = await caught(async () => { await using lock = await locks.acquire('k'); await redis.del('k'); });
+const lost = await caught(async () => { await using grant = await lock.acquire(); await redis.del('k'); });
 if (!(lost instanceof LockLostError)) throw new Error('the loss is not told');
-const plain = await caught(async () => { await using lock = await locks.acquire('k'); throw new RangeError('mine'); });
+const plain = await caught(async () => { await using grant = await lock.acquire(); throw new RangeError('mine'); });
 if (!(plain instanceof RangeError)) throw new Error('the error of the block is gone');
 await freed();
-const both = await caught(async () => { await using lock = await locks.acquire('k'); await redis.del('k'); throw new RangeError('mine'); });
+const both = await caught(async () => { await using grant = await lock.acquire(); await redis.del('k'); throw new RangeError('mine'); });
 if (!(both.error instanceof LockLostError && both.suppressed instanceof RangeError)) throw new Error('not both are told');
 {
-  await using lock = await locks.acquire('k');
-  await lock.release();
+  await using grant = await lock.acquire();
+  await grant!.release();
 }
 console.log('all is well');
 redis.disconnect();
