@@ -10,7 +10,7 @@ run((client) => {
   locks = locks || new Locks(client);
   const lock = locks.lock("lock");
   return async () => {
-    await lock.acquire();
-    return () => lock.release();
+    const grant = await lock.acquire();
+    return () => grant.release();
   };
 });

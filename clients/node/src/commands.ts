@@ -12,7 +12,7 @@ import {
 } from './errors.js';
 import type { Messages } from './messages.js';
 import type { Word } from './options.js';
-import type { Servers } from './servers.js';
+import { isClosed, type Servers } from './servers.js';
 import { Bell, ignore, now } from './time.js';
 
 export const FIRST_PAUSE_MS = 50;
@@ -72,6 +72,7 @@ export class Commands {
 
   /** Returns the error of a call: the outage, or the error that ends the call. */
   failed(error: unknown, key: string, call: Call, ms: number): unknown {
+    if (!this.servers.link.isOpen) return isClosed();
     const server = this.servers.nameOf(key);
     if (call.token !== '') scrub(error, call.token);
     const text = outageIn(error, server);

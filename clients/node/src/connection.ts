@@ -36,6 +36,8 @@ export interface Sender {
   send(key: string, words: Word[], call: Call, ms: number): Promise<unknown>;
 }
 
+const lost = () => new ConnectionFailure('the connection was lost');
+
 interface Exchange {
   readonly sentAt: number;
   reject(reason: Error): void;
@@ -45,17 +47,16 @@ interface Exchange {
 export class Line implements Sender {
   readonly wire: Wire;
   readonly #attemptMs: number;
+  readonly #ended: () => void;
   readonly #unanswered = new Set<Exchange>();
   #isReady = false;
   #isClosed = false;
 
-  /** `ended` is called if the wire closes by itself. */
+  /** `ended` is called when the line has closed. */
   constructor(opens: Opens, attemptMs: number, ended: () => void) {
     this.#attemptMs = attemptMs;
-    this.wire = opens(() => {
-      if (!this.#isClosed) ended();
-      this.close('the connection was lost');
-    });
+    this.#ended = ended;
+    this.wire = opens(() => this.close());
     this.wire.ready.catch(ignore);
   }
 
@@ -65,7 +66,7 @@ export class Line implements Sender {
       await within(this.wire.ready, this.#attemptMs, noReply, true);
       this.#isReady = true;
     } catch (error) {
-      this.close('the connection failed');
+      this.close();
       throw error;
     }
   }
@@ -74,7 +75,7 @@ export class Line implements Sender {
     const until = now() + ms;
     if (!this.#isReady)
       await within(unlessAborted(this.open(), call.signal), ms, noReply, call.isBackground);
-    if (this.#isClosed) throw new ConnectionFailure('the connection was lost');
+    if (this.#isClosed) throw lost();
     return this.#exchange(key, words, call, until - now());
   }
 
@@ -113,11 +114,12 @@ export class Line implements Sender {
     return 0;
   }
 
-  close(reason: string) {
+  close() {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    for (const { reject } of this.#unanswered) reject(new ConnectionFailure(reason));
+    for (const { reject } of this.#unanswered) reject(lost());
     this.wire.close();
+    this.#ended();
   }
 }
 
@@ -161,8 +163,7 @@ export class Lane implements Sender {
 
   /** Closes the connection until it is used again. */
   close() {
-    this.#line?.close('the client was closed');
-    this.#line = undefined;
+    this.#line?.close();
   }
 
   /** Replaces a line on which nothing replies: a driver would use it until TCP gives up. */
@@ -191,7 +192,9 @@ export class Lane implements Sender {
       if (this.#line === line) this.#line = undefined;
     });
     await line.open();
-    this.#line?.close('the connection was replaced');
-    return (this.#line = line);
+    const before = this.#line;
+    this.#line = line;
+    before?.close();
+    return line;
   }
 }

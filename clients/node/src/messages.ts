@@ -87,7 +87,6 @@ class Listener {
   readonly #servers: Servers;
   readonly #line: Line;
   readonly #heard: (message: string) => void;
-  readonly #ended: () => void;
   readonly #channels = new Set<string>();
   readonly #subscribing = new Map<string, Promise<void>>();
   #isChecking = false;
@@ -95,7 +94,6 @@ class Listener {
   constructor(servers: Servers, node: Node, heard: (message: string) => void, ended: () => void) {
     this.#servers = servers;
     this.#heard = heard;
-    this.#ended = ended;
     this.#line = servers.open(node, ended);
   }
 
@@ -132,10 +130,7 @@ class Listener {
     try {
       await within(work, this.#servers.attemptMs, noReply, true);
     } catch (error) {
-      if (replyCode(error) === undefined) {
-        this.#servers.close(this.#line);
-        this.#ended();
-      }
+      if (replyCode(error) === undefined) this.#line.close();
       throw error;
     }
   }

@@ -91,14 +91,24 @@ async function open(client: Client, ended: () => void) {
   }
 }
 
-/** Closes a client. One that is connecting is closed once it has its socket. */
-function close(client: Client) {
-  const destroy = () => {
-    if (client.isOpen)
-      void Promise.resolve(client.destroy ? client.destroy() : client.disconnect?.()).catch(ignore);
+/** Returns a function that closes a client. One that is connecting closes once it has its socket. */
+function closing(own: Client, ready: Promise<unknown>): () => void {
+  let isConnected = false;
+  let isClosed = false;
+  const end = () => {
+    if (isConnected && isClosed && own.isOpen)
+      void Promise.resolve(own.destroy ? own.destroy() : own.disconnect?.()).catch(ignore);
   };
-  destroy();
-  for (const event of ['connect', 'ready']) client.on(event, destroy);
+  const connected = () => {
+    isConnected = true;
+    end();
+  };
+  own.on('connect', connected);
+  ready.then(connected, ignore);
+  return () => {
+    isClosed = true;
+    end();
+  };
 }
 
 function send(client: Client, key: string, words: Word[]): Promise<unknown> {
@@ -111,30 +121,24 @@ function send(client: Client, key: string, words: Word[]): Promise<unknown> {
   return isSentinel(client) ? client.sendCommand(false, words) : client.sendCommand(words);
 }
 
-/** Subscribes. The connection to the node of a shard channel ends if its slot moves. */
-function subscribe(
-  client: Client,
-  channel: string,
-  heard: (message: string) => void,
-): Promise<unknown> {
-  if (!channel.endsWith('}')) return client.subscribe(channel, heard);
-  client.on('sharded-channel-moved', () => close(client));
-  return client.sSubscribe(channel, heard);
-}
-
 /** A wire, and the client of a cluster that it is, which knows the nodes. */
 interface NodeRedisWire extends Wire {
   readonly cluster: Cluster | undefined;
 }
 
 function wireOf(own: Client, ended: () => void): NodeRedisWire {
+  const ready = open(own, ended);
+  const close = closing(own, ready);
+  // The slot of a shard channel has moved to another node.
+  own.on('sharded-channel-moved', close);
   return {
     cluster: isCluster(own) ? own : undefined,
-    ready: open(own, ended),
+    ready,
     send: (key, words) => send(own, key, words),
-    subscribe: (channel, heard) => subscribe(own, channel, heard),
+    subscribe: (channel, heard) =>
+      channel.endsWith('}') ? own.sSubscribe(channel, heard) : own.subscribe(channel, heard),
     ping: () => send(own, '', ['PING']),
-    close: () => close(own),
+    close,
   };
 }
 

@@ -118,7 +118,8 @@ const checks = {
   keepMs: timeMs,
   renew: flag,
   marginMs: timeOrZeroMs,
-  maxHoldMs: (name: string, value: unknown) => (value === Infinity ? Infinity : timeMs(name, value)),
+  maxHoldMs: (name: string, value: unknown) =>
+    value === Infinity ? Infinity : timeMs(name, value),
   atLeastMs: timeOrZeroMs,
   data: bytes,
   replicas: whole(MOST_REPLICAS),

@@ -26,6 +26,8 @@ export interface Link {
   onClose(listener: () => void): void;
 }
 
+export const isClosed = () => new UnavailableError('the client is closed');
+
 export class Servers {
   readonly link: Link;
   /** Connection for the commands of waiters. */
@@ -52,8 +54,7 @@ export class Servers {
   #close() {
     this.asks.close();
     this.holds.close();
-    this.#lines.forEach((line) => line.close('the client was closed'));
-    this.#lines.clear();
+    this.#lines.forEach((line) => line.close());
   }
 
   /** Returns the node of a key, or undefined if none is known. */
@@ -83,14 +84,9 @@ export class Servers {
     return line;
   }
 
-  close(line: Line) {
-    this.#lines.delete(line);
-    line.close('the connection is not needed any more');
-  }
-
   #whileOpen(opens: Opens): Opens {
     return (ended) => {
-      if (!this.link.isOpen) throw new UnavailableError('the client is closed');
+      if (!this.link.isOpen) throw isClosed();
       return opens(ended);
     };
   }

@@ -66,15 +66,16 @@ export class Tie implements Sender {
     const isSettled = ({ settledAt }: Earlier) => settledAt < askedAt;
     const settled = this.#earlier.filter(isSettled);
     this.#earlier = this.#earlier.filter((each) => !isSettled(each));
-    for (const { line } of settled) this.#servers.close(line);
+    for (const { line } of settled) line.close();
   }
 
   /** Closes the connections, because the grant has ended. */
   close() {
     this.#isOver = true;
-    for (const { line } of this.#earlier) this.#servers.close(line);
-    if (this.#latest) this.#servers.close(this.#latest);
+    const lines = this.#earlier.map(({ line }) => line);
+    if (this.#latest) lines.push(this.#latest);
     this.#earlier = [];
     this.#latest = undefined;
+    for (const line of lines) line.close();
   }
 }

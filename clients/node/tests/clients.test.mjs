@@ -119,14 +119,27 @@ for (const [name, installed, statements, prefixes, more] of cases) {
       test(title, { timeout: 60_000 }, async () => {
         const { folder, remove } = project(installed);
         const addresses = inCluster ? cluster.addresses : [server.address];
-        const sockets = addresses.map((address) => ({ host: '127.0.0.1', port: Number(address.split(':')[1]) }));
+        const sockets = addresses.map((address) => ({
+          host: '127.0.0.1',
+          port: Number(address.split(':')[1]),
+        }));
         const named = { PREFIX: prefix, CLUSTER: inCluster, ADDRESSES: sockets, MORE: more };
-        const constants = Object.entries(named).map(([key, value]) => `const ${key} = ${JSON.stringify(value)};`);
-        writeFileSync(join(folder, 'try.mjs'), `${constants.join('\n')}\n${program}\n${statements}`);
+        const constants = Object.entries(named).map(
+          ([key, value]) => `const ${key} = ${JSON.stringify(value)};`,
+        );
+        writeFileSync(
+          join(folder, 'try.mjs'),
+          `${constants.join('\n')}\n${program}\n${statements}`,
+        );
         await eachNode((node) => node.call('CONFIG RESETSTAT'));
-        execFileSync(process.execPath, ['try.mjs'], { cwd: folder, stdio: 'pipe', timeout: 30_000 });
+        execFileSync(process.execPath, ['try.mjs'], {
+          cwd: folder,
+          stdio: 'pipe',
+          timeout: 30_000,
+        });
         // Each command went directly to the node of its key.
-        for (const errors of await eachNode((node) => node.call('INFO errorstats'))) assert.doesNotMatch(errors, /MOVED/);
+        for (const errors of await eachNode((node) => node.call('INFO errorstats')))
+          assert.doesNotMatch(errors, /MOVED/);
         remove();
       });
     }
@@ -140,8 +153,12 @@ test('the package is found by import and by require', () => {
     const required = `const all = require('@redis-lock/client/${client}');`;
     const imported = `import * as all from '@redis-lock/client/${client}';`;
     const look = `for (const name of ${names}) if (typeof all[name] !== 'function') throw new Error(name);`;
-    execFileSync(process.execPath, ['--input-type=commonjs', '--eval', required + look], { cwd: folder });
-    execFileSync(process.execPath, ['--input-type=module', '--eval', imported + look], { cwd: folder });
+    execFileSync(process.execPath, ['--input-type=commonjs', '--eval', required + look], {
+      cwd: folder,
+    });
+    execFileSync(process.execPath, ['--input-type=module', '--eval', imported + look], {
+      cwd: folder,
+    });
   }
   const root = `const { LockLostError } = require('@redis-lock/client');
     if (LockLostError !== require('@redis-lock/client/ioredis').LockLostError) throw new Error('two classes');
@@ -152,7 +169,11 @@ test('the package is found by import and by require', () => {
 
 test('the package root needs neither client', () => {
   const { folder, remove } = project({});
-  const words = ['--input-type=module', '--eval', `import { NotAcquiredError } from '@redis-lock/client'; new NotAcquiredError();`];
+  const words = [
+    '--input-type=module',
+    '--eval',
+    `import { NotAcquiredError } from '@redis-lock/client'; new NotAcquiredError();`,
+  ];
   execFileSync(process.execPath, words, { cwd: folder });
   remove();
 });

@@ -29,7 +29,11 @@ const connections = async () =>
   Number(/connected_clients:(\d+)/.exec(await server.redis.info('clients'))[1]);
 
 /** Returns the error of a call. */
-const failureOf = (call) => call.then(() => assert.fail('it has not failed'), (error) => error);
+const failureOf = (call) =>
+  call.then(
+    () => assert.fail('it has not failed'),
+    (error) => error,
+  );
 
 /** Checks that a waiter is woken by a message, before it would ask again. */
 async function assertWoken(locks) {
@@ -163,7 +167,12 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.equal(await server.redis.exists('a', 'b'), 0);
     assert.equal(await others.adopt(grant.keys, grant.token, grant.fence), undefined);
     assert.deepEqual(await info(server.redis, 'a'), { holders: 0, waiters: 0 });
-    for (const [token, fence] of [['*', 1], ['', 1], [5, 1], ['t', 'f']]) {
+    for (const [token, fence] of [
+      ['*', 1],
+      ['', 1],
+      [5, 1],
+      ['t', 'f'],
+    ]) {
       await assert.rejects(locks.adopt('k', token, fence), /^(Type|Range)Error: (token|fence): /);
     }
     const session = await locks.lock('s', { session: true }).acquire();
@@ -185,7 +194,11 @@ for (const kind of ['ioredis', 'node-redis']) {
 
     stored = undefined;
     const fault = new Error('mine');
-    const fails = locks.once('k', () => null, () => Promise.reject(fault));
+    const fails = locks.once(
+      'k',
+      () => null,
+      () => Promise.reject(fault),
+    );
     const next = locks.once('k', () => stored, compute);
     assert.equal(await failureOf(fails), fault);
     assert.equal(await next, 'result 2');
@@ -337,12 +350,18 @@ for (const kind of ['ioredis', 'node-redis']) {
     for (const options of [2500, null, 'k']) {
       await assert.rejects(lock.acquire(options), /^TypeError: options: /);
       await assert.rejects(lock.tryAcquire(options), /^TypeError: options: /);
-      await assert.rejects(lock.using(() => {}, options), /^TypeError: options: /);
+      await assert.rejects(
+        lock.using(() => {}, options),
+        /^TypeError: options: /,
+      );
       assert.throws(() => locks.lock('k', options), /^TypeError: options: /);
     }
     await assert.rejects(lock.acquire({ signal: 5 }), /^TypeError: signal: /);
     await assert.rejects(lock.using({}), /^TypeError: work: /);
-    await assert.rejects(locks.once('k', () => 1), /^TypeError: compute: /);
+    await assert.rejects(
+      locks.once('k', () => 1),
+      /^TypeError: compute: /,
+    );
     for (const observer of [null, 5]) {
       assert.throws(() => new Locks(client, { observer }), /^TypeError: observer: /);
     }

@@ -71,15 +71,22 @@ for (const kind of ['ioredis', 'node-redis']) {
     });
 
   // The test runner's hooks slow down promises, so each round is another process.
-  test(`${kind}: a pair takes at most twice the CPU time of the raw commands`, { timeout: 240_000 }, async () => {
-    const words = ['--input-type=module', '--eval', pairs(kind)];
-    const timesAsMuch = () => {
-      const said = execFileSync(process.execPath, words, { cwd: packageFolder, encoding: 'utf8' });
-      const { raw, pair } = JSON.parse(said);
-      return pair / raw;
-    };
-    await untilOne(timesAsMuch, (times) => times <= 2, 'a pair takes at most twice the CPU time');
-  });
+  test(
+    `${kind}: a pair takes at most twice the CPU time of the raw commands`,
+    { timeout: 240_000 },
+    async () => {
+      const words = ['--input-type=module', '--eval', pairs(kind)];
+      const timesAsMuch = () => {
+        const said = execFileSync(process.execPath, words, {
+          cwd: packageFolder,
+          encoding: 'utf8',
+        });
+        const { raw, pair } = JSON.parse(said);
+        return pair / raw;
+      };
+      await untilOne(timesAsMuch, (times) => times <= 2, 'a pair takes at most twice the CPU time');
+    },
+  );
 
   check(`${TASKS} tasks are served in order, the first within 20 ms`, async (locks) => {
     await locks.lock('warm').using(() => {});

@@ -12,7 +12,10 @@ function pack() {
   const folder = mkdtempSync(join(tmpdir(), 'redis-lock-packed-'));
   process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
   const words = ['pack', '--ignore-scripts', '--silent', '--pack-destination', folder];
-  const name = execFileSync('npm', words, { cwd: packageFolder, encoding: 'utf8' }).trim().split('\n').pop();
+  const name = execFileSync('npm', words, { cwd: packageFolder, encoding: 'utf8' })
+    .trim()
+    .split('\n')
+    .pop();
   return join(folder, name);
 }
 

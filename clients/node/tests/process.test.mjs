@@ -82,32 +82,48 @@ for (const kind of ['ioredis', 'node-redis']) {
     });
   }
 
-  test(`${kind}: a process with a cluster's client ends by itself after a wait`, { timeout: 60_000 }, async () => {
-    await run(kind, cluster.addresses, `${waitedFor} await client.quit();`);
-  });
+  test(
+    `${kind}: a process with a cluster's client ends by itself after a wait`,
+    { timeout: 60_000 },
+    async () => {
+      await run(kind, cluster.addresses, `${waitedFor} await client.quit();`);
+    },
+  );
 
   test(`${kind}: the end of a process frees its session at once`, { timeout: 60_000 }, async () => {
     await server.redis.flushall();
-    await run(kind, [server.address], `await locks.lock('s', { session: true, leaseMs: 60_000 }).acquire(); await client.quit();`);
+    await run(
+      kind,
+      [server.address],
+      `await locks.lock('s', { session: true, leaseMs: 60_000 }).acquire(); await client.quit();`,
+    );
     await until('it is free', async () => (await info(server.redis, 's')).holders === 0);
   });
 
-  test(`${kind}: a server that dies for good leaves no rejection unhandled`, { timeout: 60_000 }, async () => {
-    const mortal = await startServer();
-    try {
-      await mortal.call('LOCK.ACQUIRE taken other PX 60000');
-      const dies = run(kind, [mortal.address], `
+  test(
+    `${kind}: a server that dies for good leaves no rejection unhandled`,
+    { timeout: 60_000 },
+    async () => {
+      const mortal = await startServer();
+      try {
+        await mortal.call('LOCK.ACQUIRE taken other PX 60000');
+        const dies = run(
+          kind,
+          [mortal.address],
+          `
         const held = await locks.lock('held', { leaseMs: 1500 }).acquire();
         const session = await locks.lock('session', { session: true, leaseMs: 1500 }).acquire();
         await locks.lock('taken', { waitMs: 6000 }).acquire().catch(() => {});
         if (!held.lost || !session.lost) throw new Error('the loss is not told');
         if (outages.length === 0) throw new Error('the outage is not told');
-        client.disconnect();`);
-      await until('it waits', async () => (await info(mortal.redis, 'taken')).waiters === 1);
-      mortal.stop();
-      await dies;
-    } finally {
-      mortal.stop();
-    }
-  });
+        client.disconnect();`,
+        );
+        await until('it waits', async () => (await info(mortal.redis, 'taken')).waiters === 1);
+        mortal.stop();
+        await dies;
+      } finally {
+        mortal.stop();
+      }
+    },
+  );
 }

@@ -33,12 +33,17 @@ export async function startProxy(server) {
       else if (reply !== null) near.write(reply);
     }
     far.on('data', (bytes) => near.write(bytes));
-    for (const [end, other] of [[near, far], [far, near]]) {
+    for (const [end, other] of [
+      [near, far],
+      [far, near],
+    ]) {
       sockets.add(end);
-      end.on('error', () => {}).on('close', () => {
-        sockets.delete(end);
-        other.destroy();
-      });
+      end
+        .on('error', () => {})
+        .on('close', () => {
+          sockets.delete(end);
+          other.destroy();
+        });
     }
   });
   await proxy.start(0);

@@ -36,12 +36,15 @@ async function callsOf(command) {
 }
 
 async function allCalls() {
-  const calls = (await server.redis.info('commandstats')).matchAll(/cmdstat_lock\.\w+:calls=(\d+)/gi);
+  const calls = (await server.redis.info('commandstats')).matchAll(
+    /cmdstat_lock\.\w+:calls=(\d+)/gi,
+  );
   return [...calls].reduce((sum, [, count]) => sum + Number(count), 0);
 }
 
 const leaseOf = async (key, lock) => Number(await server.redis.call('LOCK.CHECK', key, lock.value));
-const waiting = (count) => until(`${count} wait`, async () => (await info(server.redis, 'k')).waiters === count);
+const waiting = (count) =>
+  until(`${count} wait`, async () => (await info(server.redis, 'k')).waiters === count);
 
 /** Returns the error of a promise, and the time until it was rejected. */
 async function failureOf(promise) {
@@ -61,7 +64,9 @@ async function assertLocked({ error }, attempts) {
   assert(error.cause instanceof ResourceLockedError);
   assert.equal(error.cause.name, 'ResourceLockedError');
   if (attempts !== undefined) assert.equal(error.attempts.length, attempts);
-  for (const { membershipSize, quorumSize, votesFor, votesAgainst } of await Promise.all(error.attempts)) {
+  for (const { membershipSize, quorumSize, votesFor, votesAgainst } of await Promise.all(
+    error.attempts,
+  )) {
     assert.deepEqual([membershipSize, quorumSize, votesFor.size], [1, 1, 0]);
     assert([...votesAgainst.values()].every((vote) => vote instanceof ResourceLockedError));
   }
@@ -120,10 +125,14 @@ for (const kind of ['ioredis', 'node-redis']) {
     const both = await redlock.acquire(['a', 'b'], 60_000);
     const failure = await failureOf(redlock.acquire(['b', 'c'], 60_000, { retryCount: 0 }));
     await assertLocked(failure, 1);
-    assert.match(failure.error.cause.message, /^The operation was applied to: 0 of the 2 requested resources\.$/);
+    assert.match(
+      failure.error.cause.message,
+      /^The operation was applied to: 0 of the 2 requested resources\.$/,
+    );
     assert.deepEqual(await info(server.redis, 'c'), { holders: 0, waiters: 0 });
     await both.release();
-    for (const key of ['a', 'b']) assert.deepEqual(await info(server.redis, key), { holders: 0, waiters: 0 });
+    for (const key of ['a', 'b'])
+      assert.deepEqual(await info(server.redis, key), { holders: 0, waiters: 0 });
   });
 
   check('waits in the queue, in order, without polling', async (redlock) => {
@@ -149,7 +158,9 @@ for (const kind of ['ioredis', 'node-redis']) {
     const held = await redlock.acquire(['k'], 60_000);
     const told = [];
     redlock.on('error', (error) => told.push(error));
-    const failure = await failureOf(redlock.acquire(['k'], 5000, { retryCount: 3, retryDelay: 100, retryJitter: 50 }));
+    const failure = await failureOf(
+      redlock.acquire(['k'], 5000, { retryCount: 3, retryDelay: 100, retryJitter: 50 }),
+    );
     await assertLocked(failure, 4);
     assert(failure.tookMs > 445 && failure.tookMs <= 450 + MARGIN_MS, `after ${failure.tookMs} ms`);
     assert.deepEqual(told, [failure.error.cause]);
@@ -160,7 +171,10 @@ for (const kind of ['ioredis', 'node-redis']) {
   check('tries once with retryCount 0, and enters no queue', async (redlock, client) => {
     const held = await redlock.acquire(['k'], 60_000);
     const before = await callsOf('lock.queue');
-    await assertLocked(await failureOf(new Redlock([client], { retryCount: 0 }).acquire(['k'], 5000)), 1);
+    await assertLocked(
+      await failureOf(new Redlock([client], { retryCount: 0 }).acquire(['k'], 5000)),
+      1,
+    );
     assert.equal(await callsOf('lock.queue'), before);
     await held.release();
   });
@@ -199,67 +213,98 @@ for (const kind of ['ioredis', 'node-redis']) {
     await new Lock(redlock, resources, value, [], longer.expiration).release();
     assert.deepEqual(await info(server.redis, 'a'), { holders: 0, waiters: 0 });
     // It isn't acquired anew.
-    await assertLocked(await failureOf(new Lock(redlock, resources, value, [], Date.now() + 1000).release()));
-    await assertLocked(await failureOf(new Lock(redlock, resources, value, [], Date.now() + 1000).extend(1000)));
+    await assertLocked(
+      await failureOf(new Lock(redlock, resources, value, [], Date.now() + 1000).release()),
+    );
+    await assertLocked(
+      await failureOf(new Lock(redlock, resources, value, [], Date.now() + 1000).extend(1000)),
+    );
     assert.deepEqual(await info(server.redis, 'a'), { holders: 0, waiters: 0 });
   });
 
-  check('an extension that finds no server may set the lease late, and the lock knows that', async (redlock) => {
-    const { resources, value, expiration } = await redlock.acquire(['k'], 60_000);
-    const passedOn = new Lock(redlock, resources, value, [], expiration);
-    await server.call('CLIENT PAUSE 3000 WRITE');
-    try {
-      const failure = await failureOf(passedOn.extend(5000));
-      await assertOutage(failure, /: no answer from /, COMMAND_TIMEOUT_MS);
-    } finally {
-      await server.call('CLIENT UNPAUSE');
-    }
-    assert(passedOn.expiration > Date.now() && passedOn.expiration <= Date.now() + 5000);
-  });
+  check(
+    'an extension that finds no server may set the lease late, and the lock knows that',
+    async (redlock) => {
+      const { resources, value, expiration } = await redlock.acquire(['k'], 60_000);
+      const passedOn = new Lock(redlock, resources, value, [], expiration);
+      await server.call('CLIENT PAUSE 3000 WRITE');
+      try {
+        const failure = await failureOf(passedOn.extend(5000));
+        await assertOutage(failure, /: no answer from /, COMMAND_TIMEOUT_MS);
+      } finally {
+        await server.call('CLIENT UNPAUSE');
+      }
+      assert(passedOn.expiration > Date.now() && passedOn.expiration <= Date.now() + 5000);
+    },
+  );
 
   check('a release by value that finds no server goes on', async (redlock) => {
     const { resources, value, expiration } = await redlock.acquire(['k'], 60_000);
     const passedOn = new Lock(redlock, resources, value, [], expiration);
     await server.call('CLIENT PAUSE 20000 WRITE');
     try {
-      await assertOutage(await failureOf(passedOn.release()), /: no answer from /, COMMAND_TIMEOUT_MS);
+      await assertOutage(
+        await failureOf(passedOn.release()),
+        /: no answer from /,
+        COMMAND_TIMEOUT_MS,
+      );
     } finally {
       await server.call('CLIENT UNPAUSE');
     }
     await until('it is free', async () => (await info(server.redis, 'k')).holders === 0);
   });
 
-  check("a key that npm's redlock holds is locked, and the wait goes on until it is free", async (redlock) => {
-    const old = new OldRedlock([server.redis], { retryCount: 0 });
-    const oldLock = await old.acquire(['k'], 60_000);
-    await assertLocked(await failureOf(redlock.acquire(['k'], 1000, { retryCount: 0 })), 1);
-    const limited = await failureOf(redlock.acquire(['k'], 1000, { retryCount: 3, retryDelay: 50, retryJitter: 50 }));
-    await assertLocked(limited, 4);
-    assert(limited.tookMs > 295 && limited.tookMs <= 300 + MARGIN_MS, `after ${limited.tookMs} ms`);
-    await assertLocked(await failureOf(new Lock(redlock, ['k'], 'v', [], Date.now() + 1000).release()));
+  check(
+    "a key that npm's redlock holds is locked, and the wait goes on until it is free",
+    async (redlock) => {
+      const old = new OldRedlock([server.redis], { retryCount: 0 });
+      const oldLock = await old.acquire(['k'], 60_000);
+      await assertLocked(await failureOf(redlock.acquire(['k'], 1000, { retryCount: 0 })), 1);
+      const limited = await failureOf(
+        redlock.acquire(['k'], 1000, { retryCount: 3, retryDelay: 50, retryJitter: 50 }),
+      );
+      await assertLocked(limited, 4);
+      assert(
+        limited.tookMs > 295 && limited.tookMs <= 300 + MARGIN_MS,
+        `after ${limited.tookMs} ms`,
+      );
+      await assertLocked(
+        await failureOf(new Lock(redlock, ['k'], 'v', [], Date.now() + 1000).release()),
+      );
 
-    const asked = await callsOf('lock.queue');
-    const next = redlock.acquire(['k'], 60_000, { retryCount: -1, retryDelay: 10, retryJitter: 5 });
-    await until('it has asked twice', async () => (await callsOf('lock.queue')) >= asked + 2);
-    await oldLock.release();
-    const lock = await next;
-    await assert.rejects(old.acquire(['k'], 1000));
-    await lock.release();
-    await (await old.acquire(['k'], 1000)).release();
-  });
+      const asked = await callsOf('lock.queue');
+      const next = redlock.acquire(['k'], 60_000, {
+        retryCount: -1,
+        retryDelay: 10,
+        retryJitter: 5,
+      });
+      await until('it has asked twice', async () => (await callsOf('lock.queue')) >= asked + 2);
+      await oldLock.release();
+      const lock = await next;
+      await assert.rejects(old.acquire(['k'], 1000));
+      await lock.release();
+      await (await old.acquire(['k'], 1000)).release();
+    },
+  );
 
-  check('using() gives what the routine gives, and extends the lock until then', async (redlock) => {
-    const result = await redlock.using(['k'], 3000, async (signal, { lock }) => {
-      const first = lock.expiration;
-      await until('it is extended twice', () => lock.expiration > first + 1500);
-      assert((await leaseOf('k', lock)) > 0);
-      assert.deepEqual([signal.aborted, signal.error], [false, undefined]);
-      return lock.fence;
-    });
-    assert.equal(typeof result, 'number');
-    assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
-    assert.equal(await redlock.using(['k'], 5000, async () => 'without settings'), 'without settings');
-  });
+  check(
+    'using() gives what the routine gives, and extends the lock until then',
+    async (redlock) => {
+      const result = await redlock.using(['k'], 3000, async (signal, { lock }) => {
+        const first = lock.expiration;
+        await until('it is extended twice', () => lock.expiration > first + 1500);
+        assert((await leaseOf('k', lock)) > 0);
+        assert.deepEqual([signal.aborted, signal.error], [false, undefined]);
+        return lock.fence;
+      });
+      assert.equal(typeof result, 'number');
+      assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
+      assert.equal(
+        await redlock.using(['k'], 5000, async () => 'without settings'),
+        'without settings',
+      );
+    },
+  );
 
   check('using() extends as early as the threshold says', async (redlock) => {
     const before = await callsOf('lock.extend');
@@ -270,12 +315,15 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
   });
 
-  check('using() throws what the routine throws, and the lock is free after it', async (redlock) => {
-    const fault = new TypeError('of the routine');
-    const { error } = await failureOf(redlock.using(['k'], 5000, () => Promise.reject(fault)));
-    assert.equal(error, fault);
-    assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
-  });
+  check(
+    'using() throws what the routine throws, and the lock is free after it',
+    async (redlock) => {
+      const fault = new TypeError('of the routine');
+      const { error } = await failureOf(redlock.using(['k'], 5000, () => Promise.reject(fault)));
+      assert.equal(error, fault);
+      assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
+    },
+  );
 
   check('using() aborts its signal upon a loss, and throws its error', async (redlock) => {
     let found;
@@ -327,7 +375,11 @@ for (const kind of ['ioredis', 'node-redis']) {
         [held.release(), COMMAND_TIMEOUT_MS],
       ].map(async ([call, limitMs]) => [await failureOf(call), limitMs]);
       for (const [failure, limitMs] of await Promise.all(calls)) {
-        await assertOutage(failure, new RegExp(`^${NO_QUORUM}: no answer from 127.0.0.1:${server.port} within [\\d.]+ s`), limitMs);
+        await assertOutage(
+          failure,
+          new RegExp(`^${NO_QUORUM}: no answer from 127.0.0.1:${server.port} within [\\d.]+ s`),
+          limitMs,
+        );
         assert(told.includes(failure.error.cause));
       }
       const endless = redlock.acquire(['k'], 5000, { retryCount: -1 });
@@ -343,7 +395,10 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert(lost[0] <= 1500 + 2 * MARGIN_MS, `told after ${lost[0]} ms`);
     assert.equal(lost[1], error);
     assert.equal(error.cause.name, 'LockLostError');
-    await until('the release goes on without its caller', async () => (await info(server.redis, 'held')).holders === 0);
+    await until(
+      'the release goes on without its caller',
+      async () => (await info(server.redis, 'held')).holders === 0,
+    );
   });
 
   check('a block whose release finds no server keeps its result', async (redlock) => {
@@ -357,7 +412,10 @@ for (const kind of ['ioredis', 'node-redis']) {
       });
       assert.equal(result, 'the result');
       assert(performance.now() - began <= COMMAND_TIMEOUT_MS + 2 * MARGIN_MS);
-      assert.deepEqual(told.map(({ name }) => name), ['UnavailableError']);
+      assert.deepEqual(
+        told.map(({ name }) => name),
+        ['UnavailableError'],
+      );
     } finally {
       process.kill(pid, 'SIGCONT');
     }
@@ -367,15 +425,31 @@ for (const kind of ['ioredis', 'node-redis']) {
   test(`${kind}: a server that isn't there is an outage`, { timeout: 60_000 }, async () => {
     const { client } = begin(kind, ['127.0.0.1:1']);
     const redlock = new Redlock([client], { retryCount: 2, retryDelay: 100, retryJitter: 50 });
-    await assertOutage(await failureOf(redlock.acquire(['k'], 5000)), /: 127\.0\.0\.1:1: connection refused$/, 300);
+    await assertOutage(
+      await failureOf(redlock.acquire(['k'], 5000)),
+      /: 127\.0\.0\.1:1: connection refused$/,
+      300,
+    );
     client.disconnect();
   });
 
   check('a final error of the server ends the acquire at once', async (redlock) => {
-    await server.redis.call('ACL', 'SETUSER', 'weak', 'on', '>secret', '+@all', '~k*', '&*', '-lock.queue');
+    await server.redis.call(
+      'ACL',
+      'SETUSER',
+      'weak',
+      'on',
+      '>secret',
+      '+@all',
+      '~k*',
+      '&*',
+      '-lock.queue',
+    );
     const { client } = begin(kind, [server.address], { username: 'weak', password: 'secret' });
     try {
-      const { error, tookMs } = await failureOf(new Redlock([client], { retryCount: 100, retryDelay: 1000 }).acquire(['k'], 1000));
+      const { error, tookMs } = await failureOf(
+        new Redlock([client], { retryCount: 100, retryDelay: 1000 }).acquire(['k'], 1000),
+      );
       assert(error instanceof ExecutionError && !(error.cause instanceof ResourceLockedError));
       assert.match(error.cause.message, /^NOPERM/);
       assert.match(error.message, /: NOPERM/);
@@ -394,33 +468,62 @@ for (const kind of ['ioredis', 'node-redis']) {
       [() => redlock.acquire([], 1000), RangeError, /^resources: /],
       [() => redlock.acquire([5], 1000), TypeError, /^resources: /],
       [() => redlock.acquire(['k', 'k'], 1000), RangeError, /^resources: /],
-      ...[0.5, NaN, Infinity, '1000', undefined].map((ms) => [() => redlock.acquire(['k'], ms), RangeError, integer]),
-      ...[0, -1, 2 ** 53].map((ms) => [() => redlock.acquire(['k'], ms), RangeError, /^duration: /]),
-      [() => redlock.acquire(['k'], 1000, null), TypeError, /^settings: /],
-      ...[-2, 0.5, NaN].map((n) => [() => redlock.acquire(['k'], 1000, { retryCount: n }), RangeError, /^retryCount: /]),
-      ...['retryDelay', 'retryJitter', 'driftFactor', 'automaticExtensionThreshold'].flatMap((name) => [
-        ...[-1, NaN, Infinity].map((n) => [() => redlock.acquire(['k'], 1000, { [name]: n }), RangeError, new RegExp(`^${name}: `)]),
-        [() => redlock.acquire(['k'], 1000, { [name]: '5' }), TypeError, new RegExp(`^${name}: `)],
+      ...[0.5, NaN, Infinity, '1000', undefined].map((ms) => [
+        () => redlock.acquire(['k'], ms),
+        RangeError,
+        integer,
       ]),
+      ...[0, -1, 2 ** 53].map((ms) => [
+        () => redlock.acquire(['k'], ms),
+        RangeError,
+        /^duration: /,
+      ]),
+      [() => redlock.acquire(['k'], 1000, null), TypeError, /^settings: /],
+      ...[-2, 0.5, NaN].map((n) => [
+        () => redlock.acquire(['k'], 1000, { retryCount: n }),
+        RangeError,
+        /^retryCount: /,
+      ]),
+      ...['retryDelay', 'retryJitter', 'driftFactor', 'automaticExtensionThreshold'].flatMap(
+        (name) => [
+          ...[-1, NaN, Infinity].map((n) => [
+            () => redlock.acquire(['k'], 1000, { [name]: n }),
+            RangeError,
+            new RegExp(`^${name}: `),
+          ]),
+          [
+            () => redlock.acquire(['k'], 1000, { [name]: '5' }),
+            TypeError,
+            new RegExp(`^${name}: `),
+          ],
+        ],
+      ),
       ...[0.5, 0, 2 ** 53].map((ms) => [() => held.extend(ms), RangeError, /^[Dd]uration/]),
       [() => redlock.release({ resources: ['k'], value: held.value }), TypeError, /^lock: /],
       [() => redlock.extend(undefined, 1000), TypeError, /^lock: /],
       [() => redlock.using(['k'], 1000), TypeError, /^INVARIANT: routine is not a function\.$/],
       [() => redlock.using('k', 1000, async () => {}), TypeError, /^resources: /],
       [() => redlock.using(['k'], 0.5, async () => {}), RangeError, integer],
-      [() => redlock.using(['k'], 599, async () => {}), RangeError, /at least 100ms greater than the `automaticExtensionThreshold`/],
+      [
+        () => redlock.using(['k'], 599, async () => {}),
+        RangeError,
+        /at least 100ms greater than the `automaticExtensionThreshold`/,
+      ],
     ];
-    for (const [call, type, message] of cases) await assert.rejects(call(), (error) => error instanceof type && message.test(error.message));
+    for (const [call, type, message] of cases)
+      await assert.rejects(call(), (error) => error instanceof type && message.test(error.message));
     assert.equal(await allCalls(), before);
     assert((await leaseOf('k', held)) > 30_000);
     await held.release();
   });
 
   check('many Redlocks of one client share its connections', async (redlock, client) => {
-    const connections = async () => Number(/connected_clients:(\d+)/.exec(await server.redis.info('clients'))[1]);
+    const connections = async () =>
+      Number(/connected_clients:(\d+)/.exec(await server.redis.info('clients'))[1]);
     await (await redlock.acquire(['k'], 1000)).release();
     await until('those of the test before are closed', async () => (await connections()) === 4);
-    for (let i = 0; i < 20; i += 1) await (await new Redlock([client]).acquire(['k'], 1000)).release();
+    for (let i = 0; i < 20; i += 1)
+      await (await new Redlock([client]).acquire(['k'], 1000)).release();
     assert.equal(await connections(), 4);
   });
 
@@ -429,15 +532,24 @@ for (const kind of ['ioredis', 'node-redis']) {
     const redlock = new Redlock([client], { retryCount: 1 });
     const lock = await redlock.acquire(['k'], 60_000);
     await redlock.quit();
-    await until('it is closed', () => (kind === 'ioredis' ? client.status === 'end' : !client.isOpen));
+    await until('it is closed', () =>
+      kind === 'ioredis' ? client.status === 'end' : !client.isOpen,
+    );
     const { error } = await failureOf(lock.release());
-    assert.match(error.message, kind === 'ioredis' ? /: Connection is closed\.$/ : /: the client is closed/);
+    assert.match(
+      error.message,
+      kind === 'ioredis' ? /: Connection is closed\.$/ : /: the client is closed/,
+    );
   });
 
   check('no text shows the value', async (redlock) => {
     const lock = await redlock.acquire(['k'], 60_000);
-    for (const text of [inspect(lock), JSON.stringify(lock), String(lock)]) assert.doesNotMatch(text, new RegExp(lock.value));
-    assert.match(inspect(lock), /^Lock \{\s+resources: \[ .k. \],\s+expiration: \d+,\s+fence: \d+\s+\}$/);
+    for (const text of [inspect(lock), JSON.stringify(lock), String(lock)])
+      assert.doesNotMatch(text, new RegExp(lock.value));
+    assert.match(
+      inspect(lock),
+      /^Lock \{\s+resources: \[ .k. \],\s+expiration: \d+,\s+fence: \d+\s+\}$/,
+    );
     await lock.release();
   });
 
@@ -454,9 +566,18 @@ for (const kind of ['ioredis', 'node-redis']) {
 test('the constructor says what it does not take', async () => {
   const client = await connect('ioredis', [server.address]);
   const other = await connect('ioredis', [server.address]);
-  const refused = (work, type, message) => assert.throws(work, (error) => error instanceof type && message.test(error.message));
-  refused(() => new Redlock([]), Error, /^Redlock must be instantiated with at least one redis client\.$/);
-  refused(() => new Redlock([client, other]), RangeError, /^clients: expected one client .+, not 2: .*several independent servers$/);
+  const refused = (work, type, message) =>
+    assert.throws(work, (error) => error instanceof type && message.test(error.message));
+  refused(
+    () => new Redlock([]),
+    Error,
+    /^Redlock must be instantiated with at least one redis client\.$/,
+  );
+  refused(
+    () => new Redlock([client, other]),
+    RangeError,
+    /^clients: expected one client .+, not 2: .*several independent servers$/,
+  );
   refused(() => new Redlock(client), TypeError, /^clients: /);
   refused(() => new Redlock([{}]), TypeError, /^client: /);
   refused(() => new Redlock(['redis://localhost']), TypeError, /^clients: /);
@@ -464,7 +585,11 @@ test('the constructor says what it does not take', async () => {
   refused(() => new Redlock([client], {}, { acquireScript: 'return 1' }), TypeError, /^scripts: /);
   const redlock = new Redlock(new Set([client, client]), { retryCount: 2 });
   assert.deepEqual(redlock.settings, {
-    driftFactor: 0.01, retryCount: 2, retryDelay: 200, retryJitter: 100, automaticExtensionThreshold: 500,
+    driftFactor: 0.01,
+    retryCount: 2,
+    retryDelay: 200,
+    retryJitter: 100,
+    automaticExtensionThreshold: 500,
   });
   assert.deepEqual([...redlock.clients], [client]);
   client.disconnect();
@@ -496,9 +621,18 @@ const page = readFileSync(join(packageFolder, '../../docs/migrate/npm-redlock.md
 /** Runs a program of the page in a project that has these clients, and returns what it prints. */
 function run(clients, text, type = 'module') {
   const { folder, remove } = project(Object.fromEntries(clients.map((name) => [name, name])));
-  const words = [`--input-type=${type}`, '--eval', text.replaceAll('localhost:6379', server.address)];
+  const words = [
+    `--input-type=${type}`,
+    '--eval',
+    text.replaceAll('localhost:6379', server.address),
+  ];
   try {
-    return execFileSync(process.execPath, words, { cwd: folder, encoding: 'utf8', stdio: 'pipe', timeout: 30_000 });
+    return execFileSync(process.execPath, words, {
+      cwd: folder,
+      encoding: 'utf8',
+      stdio: 'pipe',
+      timeout: 30_000,
+    });
   } finally {
     remove();
   }
@@ -515,7 +649,9 @@ test('the programs of the page get their locks', async () => {
   assert.equal(run(['ioredis'], impatient), 'another owner has the lock\n');
   await server.redis.del('orders:42');
   await server.redis.call('ACL', 'SETUSER', 'weak', 'on', '>secret', '+@all', '~k*', '&*');
-  const weak = impatient.replace('redis://', 'redis://weak:secret@').replace('console.error(error)', '0');
+  const weak = impatient
+    .replace('redis://', 'redis://weak:secret@')
+    .replace('console.error(error)', '0');
   assert.match(run(['ioredis'], weak), /^no lock: The operation was unable .+: NOPERM /);
 });
 

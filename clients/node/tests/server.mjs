@@ -72,7 +72,11 @@ export async function startSentinel(primaryPort) {
 export async function startCluster() {
   const { words, stop } = await start('cluster 3');
   const nodes = words.map((port) => connected(Number(port), stop));
-  return { nodes, addresses: nodes.map((node) => node.address), stop: () => Promise.all(nodes.map((node) => node.stop())) };
+  return {
+    nodes,
+    addresses: nodes.map((node) => node.address),
+    stop: () => Promise.all(nodes.map((node) => node.stop())),
+  };
 }
 
 /** Returns the number of the key's holders and waiters. */

@@ -13,11 +13,25 @@ let server;
 before(async () => (server = await startServer()));
 after(() => server.stop());
 
-const strict = ['--strict', '--target', 'es2022', '--lib', 'es2022,esnext.disposable', '--types', 'node', '--skipLibCheck'];
+const strict = [
+  '--strict',
+  '--target',
+  'es2022',
+  '--lib',
+  'es2022,esnext.disposable',
+  '--types',
+  'node',
+  '--skipLibCheck',
+];
 const typed = { typescript: 'typescript', '@types/node': '@types/node' };
 
 function compile(folder, files, ...options) {
-  const words = [join(packageFolder, 'node_modules/typescript/bin/tsc'), ...strict, ...options, ...files];
+  const words = [
+    join(packageFolder, 'node_modules/typescript/bin/tsc'),
+    ...strict,
+    ...options,
+    ...files,
+  ];
   const { status, stdout } = spawnSync(process.execPath, words, { cwd: folder, encoding: 'utf8' });
   assert.equal(status, 0, stdout);
 }
@@ -71,15 +85,22 @@ console.log('all is well');
 redis.disconnect();
 `;
 
-test('`await using` releases, and tells of the loss and of the error of its block', { timeout: 120_000 }, () => {
-  const { folder, remove } = project({ ioredis: 'ioredis', ...typed });
-  writeFileSync(join(folder, 'package.json'), '{"type": "module"}');
-  writeFileSync(join(folder, 'try.ts'), disposed);
-  compile(folder, ['try.ts'], '--module', 'nodenext');
-  const said = execFileSync(process.execPath, ['try.js', server.url], { cwd: folder, encoding: 'utf8' });
-  assert.equal(said, 'all is well\n');
-  remove();
-});
+test(
+  '`await using` releases, and tells of the loss and of the error of its block',
+  { timeout: 120_000 },
+  () => {
+    const { folder, remove } = project({ ioredis: 'ioredis', ...typed });
+    writeFileSync(join(folder, 'package.json'), '{"type": "module"}');
+    writeFileSync(join(folder, 'try.ts'), disposed);
+    compile(folder, ['try.ts'], '--module', 'nodenext');
+    const said = execFileSync(process.execPath, ['try.js', server.url], {
+      cwd: folder,
+      encoding: 'utf8',
+    });
+    assert.equal(said, 'all is well\n');
+    remove();
+  },
+);
 
 test('the package says the version of the module', () => {
   const manifest = readFileSync(join(packageFolder, '../../Cargo.toml'), 'utf8');
