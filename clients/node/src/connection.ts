@@ -64,6 +64,7 @@ export class Line implements Sender {
   async open() {
     try {
       await within(this.wire.ready, this.#attemptMs, noReply, true);
+      if (this.#isClosed) throw lost();
       this.#isReady = true;
     } catch (error) {
       this.close();
@@ -132,6 +133,8 @@ export class Lane implements Sender {
   readonly #opens: Opens;
   readonly #attemptMs: number;
   #line: Line | undefined;
+  /** Successor of the line, which is connecting. */
+  #next: Line | undefined;
   #opening: Promise<Line> | undefined;
   #watch: NodeJS.Timeout | undefined;
 
@@ -163,6 +166,7 @@ export class Lane implements Sender {
 
   /** Closes the connection until it is used again. */
   close() {
+    this.#next?.close();
     this.#line?.close();
   }
 
@@ -191,7 +195,8 @@ export class Lane implements Sender {
     const line = new Line(this.#opens, this.#attemptMs, () => {
       if (this.#line === line) this.#line = undefined;
     });
-    await line.open();
+    this.#next = line;
+    await line.open().finally(() => (this.#next = undefined));
     const before = this.#line;
     this.#line = line;
     before?.close();

@@ -44,6 +44,8 @@ const isSentinel = (client: Client) => 'getSentinelNode' in client;
 
 /** Longest silence of a node's connection in a cluster, after which node-redis replaces it. */
 const SILENCE_MS = 60_000;
+/** Time between two looks whether a client was closed. */
+const CLOSE_CHECK_MS = 250;
 
 /** Makes a client that fails at once, and leaves every further attempt to the library. */
 function duplicateOf(client: Client, attemptMs: number): Client {
@@ -199,6 +201,9 @@ function linkTo(client: Client, attemptMs: number): Link {
     },
     onClose(listener) {
       for (const event of ['end', 'disconnect']) client.on(event, listener);
+      // Sentinel's client has no event for its end, and in version 4 a cluster's has none.
+      if (isSentinel(client) || !client.destroy)
+        setInterval(() => wasReady && !client.isOpen && listener(), CLOSE_CHECK_MS).unref();
     },
   };
 }
