@@ -146,7 +146,8 @@ export class Acquire {
         if (this.#crowd) this.#crowd.repliedAt = now();
         if (fence !== undefined) {
           const leaseMs = this.#options.firstLeaseMs;
-          if (now() - askedAt <= leaseMs / 3) return this.#hold(fence, askedAt, leaseMs);
+          const { sentAt } = this.#call;
+          if (now() - sentAt <= leaseMs / 3) return this.#hold(fence, sentAt, leaseMs);
           // The grant may be over. If it isn't, the server sets its lease anew.
           continue;
         }
@@ -234,10 +235,10 @@ export class Acquire {
     this.#call.signal?.throwIfAborted();
   }
 
-  #hold(fence: number, askedAt: number, leaseMs: number): Hold {
+  #hold(fence: number, sentAt: number, leaseMs: number): Hold {
     const hold = this.#wanted.hold(fence);
     hold.isUnclear = this.#call.unanswered > 0;
-    hold.prolong(leaseMs, askedAt);
+    hold.prolong(leaseMs, sentAt);
     return hold;
   }
 

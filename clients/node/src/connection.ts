@@ -21,6 +21,8 @@ export type Opens = (ended: () => void) => Wire;
 export class Call {
   /** Number of commands that got no reply, and may still arrive. */
   unanswered = 0;
+  /** Time at which the latest command was sent. A lease counts from then or later. */
+  sentAt = -Infinity;
 
   constructor(
     readonly token: string,
@@ -83,6 +85,7 @@ export class Line implements Sender {
   #exchange(key: string, words: Word[], call: Call, ms: number): Promise<unknown> {
     return new Promise((resolve, reject) => {
       const exchange = { sentAt: now(), reject };
+      call.sentAt = exchange.sentAt;
       this.#unanswered.add(exchange);
       call.unanswered += 1;
       // A process that was stopped reads the replies that it has received before the clock decides.

@@ -96,12 +96,12 @@ export class Hold {
   // --- the lease ------------------------------------------------------------------------------------
 
   /** Moves the deadline. The lease counts from the request: the server counts from then or later. */
-  prolong(leaseMs: number, askedAt: number) {
-    this.#grantedAt ??= askedAt;
+  prolong(leaseMs: number, sentAt: number) {
+    this.#grantedAt ??= sentAt;
     const longest = this.#grantedAt + this.options.maxHoldMs;
-    this.deadline = Math.max(this.deadline, askedAt + leaseMs - this.options.margin);
+    this.deadline = Math.max(this.deadline, sentAt + leaseMs - this.options.margin);
     const isLast = this.deadline >= longest - LEAST_MS;
-    this.#renewAt = isLast || !this.options.renew ? Infinity : askedAt + leaseMs / 3;
+    this.#renewAt = isLast || !this.options.renew ? Infinity : sentAt + leaseMs / 3;
   }
 
   /** Time at which the keeper must look after the grant. */
@@ -163,7 +163,6 @@ export class Hold {
   async #extend(leaseMs: number, call: Call, end: number, tie?: Tie): Promise<boolean> {
     // A renewal that is repeated after the release would undo its least time.
     if (this.state !== 'held') return false;
-    const askedAt = now();
     const { options, token } = this;
     const words = options.extend(token, leaseMs, tie !== undefined);
     const count = await this.#parts.commands.ask(options.name, words, call, end, tie);
@@ -171,8 +170,8 @@ export class Hold {
       if (this.lose()) this.#releaseTheRest();
       return false;
     }
-    this.prolong(leaseMs, askedAt);
-    tie?.moved(askedAt);
+    this.prolong(leaseMs, call.sentAt);
+    tie?.moved(call.sentAt);
     return true;
   }
 

@@ -215,9 +215,9 @@ for (const kind of ['ioredis', 'node-redis']) {
     const listen = ({ message }) => warnings.push(message);
     process.on('warning', listen);
     const observer = { lost: ({ keys }) => lost.push(...keys) };
-    const lock = new Locks(client, { observer }).lock('k', { leaseMs: 600 });
-    let signal = (await lock.acquire()).signal;
-    const kept = await new Locks(client).lock('kept', { leaseMs: 600 }).acquire();
+    const lock = new Locks(client, { observer }).lock('k', { leaseMs: 3000 });
+    const { signal } = await lock.acquire();
+    const kept = await new Locks(client).lock('kept', { leaseMs: 3000 }).acquire();
     setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc');
     // The lease is renewed, so the lock doesn't end by itself.
