@@ -170,7 +170,10 @@ export class Acquire {
     }
   }
 
-  /** Asks once, and returns the fence of a grant. Notes whether the server may know this token afterwards. */
+  /**
+   * Asks once, and returns the fence of a grant. Notes whether the server may know this token
+   * afterwards.
+   */
   async #ask(askedAt: number): Promise<number | undefined> {
     const wasKnown = this.#isKnown;
     const { unanswered } = this.#call;
@@ -214,8 +217,8 @@ export class Acquire {
   }
 
   /**
-   * Waits for the message, or until the server must hear of this waiter again. After a LOCK.WAIT there
-   * is nothing to wait for.
+   * Waits for the message, or until the server must hear of this waiter again. After a LOCK.WAIT
+   * there is nothing to wait for.
    */
   async #wait(askedAt: number) {
     if (!this.#turn) return;

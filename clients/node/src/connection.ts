@@ -1,4 +1,7 @@
-/** Connections that are duplicates of the program's client, and the commands on them without a reply. */
+/**
+ * Connections that are duplicates of the program's client, and the commands on them without a
+ * reply.
+ */
 
 import { ConnectionFailure, NoReply, noReply, pointsElsewhere, replyCode } from './errors.js';
 import type { Word } from './options.js';
@@ -129,8 +132,8 @@ export class Line implements Sender {
 
 /**
  * A connection to all servers of a client, made when it is first used. A line that fails is used
- * until its successor is ready: in a cluster the other nodes still reply, and a stopped server reads
- * the commands in the order in which they were sent.
+ * until its successor is ready: in a cluster the other nodes still reply, and a stopped server
+ * reads the commands in the order in which they were sent.
  */
 export class Lane implements Sender {
   readonly #opens: Opens;

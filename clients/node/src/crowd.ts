@@ -1,6 +1,7 @@
 /**
  * The acquires of one process that wait for the same keys: only the first of them ask the server.
- * perf: the commands of acquires that give up would take the processor from the one whose turn it is.
+ * perf: the commands of acquires that give up would take the processor from the one whose turn it
+ * is.
  */
 
 import { Bell, now } from './time.js';

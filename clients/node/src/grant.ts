@@ -47,8 +47,9 @@ export class Hold {
   readonly #parts: Parts;
   readonly #onLost: OnLost;
   /**
-   * The grant of the program. From the first renewal on the reference is weak, so that a grant that the
-   * program drops can be collected. perf: a grant that is released sooner costs no weak reference.
+   * The grant of the program. From the first renewal on the reference is weak, so that a grant that
+   * the program drops can be collected. perf: a grant that is released sooner costs no weak
+   * reference.
    */
   #grant: Grant | WeakRef<Grant>;
   #leaseMs: number;
@@ -93,9 +94,11 @@ export class Hold {
     if (this.#loss && !this.#loss.signal.aborted) this.#loss.abort(lossError());
   }
 
-  // --- the lease ------------------------------------------------------------------------------------
+  // --- the lease ---------------------------------------------------------------------------------
 
-  /** Moves the deadline. The lease counts from the request: the server counts from then or later. */
+  /**
+   * Moves the deadline. The lease counts from the request: the server counts from then or later.
+   */
   prolong(leaseMs: number, sentAt: number) {
     this.#grantedAt ??= sentAt;
     const longest = this.#grantedAt + this.options.maxHoldMs;
@@ -219,7 +222,7 @@ export class Hold {
     return isHeld;
   }
 
-  // --- the end --------------------------------------------------------------------------------------
+  // --- the end -----------------------------------------------------------------------------------
 
   /** Returns false if the grant ended before. */
   #end(state: 'lost' | 'left'): boolean {
@@ -261,7 +264,10 @@ export class Hold {
     if (this.state === 'left') throw new NotHeldError('the lock is not held');
   }
 
-  /** Releases the lock by a time. Later the release goes on without a caller. Returns true if it still held. */
+  /**
+   * Releases the lock by a time. Later the release goes on without a caller. Returns true if it
+   * still held.
+   */
   async release(until = now() + this.#parts.commands.timeoutMs): Promise<boolean> {
     this.refuseReleased();
     const began = now();
@@ -278,7 +284,10 @@ export class Hold {
     }
   }
 
-  /** Ends a guarded block: releases the grant, unless the block did so. Returns false if it was lost. */
+  /**
+   * Ends a guarded block: releases the grant, unless the block did so. Returns false if it was
+   * lost.
+   */
   async endBlock(): Promise<boolean> {
     if (this.state === 'left') return true;
     try {
@@ -377,8 +386,9 @@ export class Grant {
   }
 
   /**
-   * Releases the lock. Returns false if it had been lost. Throws a NotHeldError if the grant was released
-   * before, and an UnavailableError if no server could be asked: the release goes on in the background then.
+   * Releases the lock. Returns false if it had been lost. Throws a NotHeldError if the grant was
+   * released before, and an UnavailableError if no server could be asked: the release goes on in
+   * the background then.
    */
   async release(): Promise<boolean> {
     return this.#hold.release();
@@ -406,8 +416,8 @@ export class Grant {
   }
 
   /**
-   * Runs `work`, and releases the lock after it. A loss aborts the signal, and rejects with a LockLostError
-   * once the work has ended, unless the work fails by itself.
+   * Runs `work`, and releases the lock after it. A loss aborts the signal, and rejects with a
+   * LockLostError once the work has ended, unless the work fails by itself.
    */
   async using<T>(work: Work<T>): Promise<T> {
     callback('work', work);

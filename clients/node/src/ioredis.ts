@@ -56,7 +56,10 @@ const duplicateOfCluster = (client: Cluster, attemptMs: number): Cluster =>
     redisOptions: { ...client.options.redisOptions, ...settings(attemptMs) },
   });
 
-/** Returns a cluster's seeds and the other nodes that the client knows, because the seeds may be gone. */
+/**
+ * Returns a cluster's seeds and the other nodes that the client knows, because the seeds may be
+ * gone.
+ */
 function nodesOf(client: Cluster): ClusterNode[] {
   const { startupNodes } = client as unknown as { startupNodes: ClusterNode[] };
   return [

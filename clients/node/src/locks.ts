@@ -90,8 +90,8 @@ export class Lock {
   }
 
   /**
-   * Returns a grant, or undefined if another client had the lock until the limit was over. Throws an
-   * UnavailableError if no server could be asked until then.
+   * Returns a grant, or undefined if another client had the lock until the limit was over. Throws
+   * an UnavailableError if no server could be asked until then.
    */
   async acquire(options: AcquireOptions = {}): Promise<Grant | undefined> {
     return this.#acquire(options, limitOf(options, this.#options));
@@ -104,8 +104,9 @@ export class Lock {
   }
 
   /**
-   * Runs `work` under the lock. Throws a NotAcquiredError if another client had the lock until the limit was
-   * over. A loss aborts the signal, and rejects with a LockLostError once the work has ended.
+   * Runs `work` under the lock. Throws a NotAcquiredError if another client had the lock until the
+   * limit was over. A loss aborts the signal, and rejects with a LockLostError once the work has
+   * ended.
    */
   async using<T>(work: Work<T>, options: AcquireOptions = {}): Promise<T> {
     callback('work', work);
@@ -217,9 +218,10 @@ export class Locks {
   }
 
   /**
-   * Returns what `read` returns, or if that is undefined or null what `compute` returns: one caller computes at
-   * a time. The others wait, and then read all at once. So `compute` must store its result where `read`
-   * finds it. Throws a NotAcquiredError if the option `waitMs` was over before there was a result.
+   * Returns what `read` returns, or if that is undefined or null what `compute` returns: one caller
+   * computes at a time. The others wait, and then read all at once. So `compute` must store its
+   * result where `read` finds it. Throws a NotAcquiredError if the option `waitMs` was over before
+   * there was a result.
    */
   async once<T>(
     keys: Keys,
@@ -259,7 +261,9 @@ export class Locks {
   }
 }
 
-/** @internal Makes the parts of locks over a client. `linkTo` gets the longest time of an attempt. */
+/**
+ * @internal Makes the parts of locks over a client. `linkTo` gets the longest time of an attempt.
+ */
 export function connected(
   linkTo: (attemptMs: number) => Link,
   { commandTimeoutMs = TIMEOUT_MS, observer = {} }: LocksOptions,

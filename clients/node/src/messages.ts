@@ -27,7 +27,9 @@ export class Messages {
     this.#servers = servers;
   }
 
-  /** Returns a message, and its bell. Any subscriber can read the message, so it isn't the token. */
+  /**
+   * Returns a message, and its bell. Any subscriber can read the message, so it isn't the token.
+   */
   add(): { message: string; bell: Bell } {
     const message = String((this.#last += 1));
     const bell = new Bell();

@@ -93,7 +93,9 @@ async function open(client: Client, ended: () => void) {
   }
 }
 
-/** Returns a function that closes a client. One that is connecting closes once it has its socket. */
+/**
+ * Returns a function that closes a client. One that is connecting closes once it has its socket.
+ */
 function closing(own: Client, ready: Promise<unknown>): () => void {
   let isConnected = false;
   let isClosed = false;

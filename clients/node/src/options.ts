@@ -16,7 +16,9 @@ export interface Settings {
   permits?: number | undefined;
   /** True if a grant ends with its connection. Default: false. */
   session?: boolean | undefined;
-  /** Time for which the server keeps the place of a waiter that it doesn't hear of. Default: 10000. */
+  /**
+   * Time for which the server keeps the place of a waiter that it doesn't hear of. Default: 10000.
+   */
   keepMs?: number | undefined;
   /** True to renew the lease at a third of it. Default: true. */
   renew?: boolean | undefined;

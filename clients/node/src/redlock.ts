@@ -28,7 +28,10 @@ export type Client = IoredisClient | NodeRedis;
 export interface Settings {
   /** Part of the duration by which `expiration` is earlier than the lease's end. Default: 0.01. */
   readonly driftFactor: number;
-  /** Retries that the time limit of an acquire is made of: 0 tries once, -1 sets no limit. Default: 10. */
+  /**
+   * Retries that the time limit of an acquire is made of: 0 tries once, -1 sets no limit. Default:
+   * 10.
+   */
   readonly retryCount: number;
   /** Time in ms of each retry. Default: 200. */
   readonly retryDelay: number;
@@ -51,7 +54,9 @@ export interface ExecutionResult {
   readonly start: number;
 }
 
-/** Error of a resource that another owner has. It is the cause and the vote of an ExecutionError. */
+/**
+ * Error of a resource that another owner has. It is the cause and the vote of an ExecutionError.
+ */
 export class ResourceLockedError extends Error {
   override readonly name = 'ResourceLockedError';
 }
@@ -206,7 +211,9 @@ const isObject = (it: unknown): it is object => typeof it === 'object' && it !==
 const isOfIoredis = (client: object): client is IoredisClient => 'isCluster' in client;
 const isClosed = (client: Client) => isOfIoredis(client) && client.status === 'end';
 
-/** Locks of each client. A program may make many Redlocks of one client, which share connections. */
+/**
+ * Locks of each client. A program may make many Redlocks of one client, which share connections.
+ */
 const locksOfClients = new WeakMap<Client, Locks>();
 
 function locksOf(client: Client): Locks {
@@ -281,7 +288,9 @@ export class Redlock extends EventEmitter {
     await (client.quit ? client.quit() : client.close?.());
   }
 
-  /** Acquires all resources or none. Waits in the server's queue, until the retries would be over. */
+  /**
+   * Acquires all resources or none. Waits in the server's queue, until the retries would be over.
+   */
   async acquire(
     resources: string[],
     duration: number,
@@ -413,7 +422,10 @@ export class Redlock extends EventEmitter {
     }
   }
 
-  /** Acquires within the time limit. Polls only while npm's redlock holds the lock, because that has no queue. */
+  /**
+   * Acquires within the time limit. Polls only while npm's redlock holds the lock, because that has
+   * no queue.
+   */
   async #acquire(recipe: Recipe, resources: string[], settings: Settings) {
     const until = now() + limitMs(settings);
     let grant: Grant | undefined;
@@ -435,7 +447,10 @@ export class Redlock extends EventEmitter {
     return { grant: grant!, attempts };
   }
 
-  /** Releases a lock by its value. If no server replies, goes on in the background until its expiration. */
+  /**
+   * Releases a lock by its value. If no server replies, goes on in the background until its
+   * expiration.
+   */
   async #release(lock: Lock, leftMs: number): Promise<boolean> {
     const words = this.#lastWords.get(lock) ?? this.#optionsOf(lock).release(lock.value);
     try {

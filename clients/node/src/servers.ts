@@ -20,7 +20,10 @@ export interface Link {
   readonly name: string;
   /** Opens a duplicate of the client. */
   readonly opens: Opens;
-  /** Returns the node of a key, or undefined if none is known: a cluster's are known by an open wire. */
+  /**
+   * Returns the node of a key, or undefined if none is known: a cluster's are known by an open
+   * wire.
+   */
   node(wire: Wire | undefined, key: string): Node | undefined;
   /** Calls the listener each time the client is closed. */
   onClose(listener: () => void): void;
@@ -74,7 +77,10 @@ export class Servers {
     return this.node(key)?.name ?? this.link.name;
   }
 
-  /** Opens a connection to a node, apart from those that all share. Calls `ended` when it has closed. */
+  /**
+   * Opens a connection to a node, apart from those that all share. Calls `ended` when it has
+   * closed.
+   */
   open(node: Node, ended: () => void): Line {
     const line: Line = new Line(this.#whileOpen(node.opens), this.attemptMs, () => {
       this.#lines.delete(line);

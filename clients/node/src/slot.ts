@@ -1,8 +1,9 @@
 const SLOTS = 16384;
 
 /**
- * Returns the slot of a key in a cluster: the CRC16 (XMODEM) of its hash tag or, without one, of the whole key.
- * The package cluster-key-slot 1.1.2, by which both clients route, takes a later tag where the first one is empty.
+ * Returns the slot of a key in a cluster: the CRC16 (XMODEM) of its hash tag or, without one, of
+ * the whole key. The package cluster-key-slot 1.1.2, by which both clients route, takes a later tag
+ * where the first one is empty.
  */
 export function slotOf(key: string): number {
   const tag = /^[^{]*\{([^}]+)\}/.exec(key)?.[1] ?? key;

@@ -14,9 +14,9 @@ interface Earlier {
 
 /**
  * Connections apart from the shared ones, of which the latest that works sends. The server ties a
- * session to the connection of the latest EXTEND, and releases the lock when that one closes. A command
- * without a reply may arrive late and move the tie back. So its connection stays open for a lease, and
- * until the server has moved the tie to another one.
+ * session to the connection of the latest EXTEND, and releases the lock when that one closes. A
+ * command without a reply may arrive late and move the tie back. So its connection stays open for a
+ * lease, and until the server has moved the tie to another one.
  */
 export class Tie implements Sender {
   readonly #servers: Servers;

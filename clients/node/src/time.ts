@@ -1,7 +1,9 @@
 export const now = () => performance.now();
 export const ignore = () => {};
 
-/** Longest timer of Node.js. A longer time ends early, so each user of a timer looks at the clock. */
+/**
+ * Longest timer of Node.js. A longer time ends early, so each user of a timer looks at the clock.
+ */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** Runs work later. `isBackground` is true if the process may end before. */
@@ -19,7 +21,10 @@ export class Bell {
     this.#wake();
   };
 
-  /** Waits for a ring, or for the time. Returns true if it was rung. An aborted signal counts as a ring. */
+  /**
+   * Waits for a ring, or for the time. Returns true if it was rung. An aborted signal counts as a
+   * ring.
+   */
   async wait(ms: number, signal?: AbortSignal, isBackground = false): Promise<boolean> {
     if (!this.#isRung && !signal?.aborted) {
       signal?.addEventListener('abort', this.ring);

@@ -27,7 +27,10 @@ const make = {
   },
 };
 
-/** Makes a client that begins to connect. Options are `cluster`, `sentinel`, and those of the client. */
+/**
+ * Makes a client that begins to connect. Options are `cluster`, `sentinel`, and those of the
+ * client.
+ */
 export function begin(kind, servers, options = {}) {
   const client = make[kind](servers, options);
   // These tests kill servers. The promise of a command reports its failure, so ignore the event.

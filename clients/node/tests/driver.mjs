@@ -34,7 +34,9 @@ const observer = {
 };
 
 const floats = { nan: NaN, inf: Infinity, '-inf': -Infinity };
-/** Returns a value of an order: floats are named in JSON, and an option that isn't given is null. */
+/**
+ * Returns a value of an order: floats are named in JSON, and an option that isn't given is null.
+ */
 const value = (given) => floats[given] ?? given ?? undefined;
 const textOf = (error) => `${error?.stack}\n${inspect(error, { depth: 5, showHidden: true })}`;
 

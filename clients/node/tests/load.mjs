@@ -16,7 +16,10 @@ let server;
 before(async () => (server = await startServer()));
 after(() => server.stop());
 
-/** Program that prints the CPU time of a pair and of the raw commands in us: the least of several rounds. */
+/**
+ * Program that prints the CPU time of a pair and of the raw commands in us: the least of several
+ * rounds.
+ */
 const pairs = (kind) => `
   import { connect } from './tests/clients.mjs';
   import { Locks } from './dist/${kind}.js';

@@ -2,13 +2,16 @@
 
 import { createConnection, createServer } from 'node:net';
 
-/** Splits a client's bytes, which may have several commands. The tests' commands are short ASCII texts. */
+/**
+ * Splits a client's bytes, which may have several commands. The tests' commands are short ASCII
+ * texts.
+ */
 const commandsIn = (bytes) => bytes.toString().split(/(?=\*\d+\r\n\$)/);
 
 /**
- * Starts a proxy. Its property `request` may be set to a function, which gets the text of a request and
- * the client's socket. The request is forwarded unless the function returns the reply, or `null` for
- * none.
+ * Starts a proxy. Its property `request` may be set to a function, which gets the text of a request
+ * and the client's socket. The request is forwarded unless the function returns the reply, or
+ * `null` for none.
  */
 export async function startProxy(server) {
   const sockets = new Set();

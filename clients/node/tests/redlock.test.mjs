@@ -15,7 +15,10 @@ import { begin, connect } from './clients.mjs';
 import { packageFolder, project } from './package.mjs';
 import { info, startCluster, startServer, until } from './server.mjs';
 
-/** Longest time for which a call may outlive its limit here, because other tests run at the same time. */
+/**
+ * Longest time for which a call may outlive its limit here, because other tests run at the same
+ * time.
+ */
 const MARGIN_MS = 1000;
 /** Longest time of a call that doesn't wait for a lock. */
 const COMMAND_TIMEOUT_MS = 1000;

@@ -21,7 +21,9 @@ export async function until(what, isSo) {
   }
 }
 
-/** Starts servers by an order of tests/rig/src/main.rs. They end with this process, or when stopped. */
+/**
+ * Starts servers by an order of tests/rig/src/main.rs. They end with this process, or when stopped.
+ */
 async function start(order) {
   const rig = spawn(process.env.REDIS_LOCK_RIG, ['serve'], { stdio: ['pipe', 'pipe', 'inherit'] });
   const ended = once(rig, 'exit');
