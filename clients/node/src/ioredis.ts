@@ -3,7 +3,7 @@
 import { type Cluster, type ClusterNode, Command, type Redis, type RedisOptions } from 'ioredis';
 
 import type { Wire } from './connection.js';
-import { connected, Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import { ATTEMPT_MS, connected, Locks as LocksOfLink, type LocksOptions } from './locks.js';
 import type { Link, Node } from './servers.js';
 import { slotOf } from './slot.js';
 
@@ -161,6 +161,9 @@ const isClient = (it: unknown): it is Client =>
 export class Locks extends LocksOfLink {
   constructor(client: Redis | Cluster, options: LocksOptions = {}) {
     if (!isClient(client)) throw new TypeError('client: expected a Redis or Cluster of ioredis');
-    super(...connected((attemptMs) => linkTo(client, attemptMs), options));
+    // Another server may have taken over, so the library soon looks for it.
+    const failsOver = isCluster(client) || client.options.sentinels != null;
+    const failoverMs = failsOver ? ATTEMPT_MS : Infinity;
+    super(...connected((attemptMs) => linkTo(client, attemptMs), failoverMs, options));
   }
 }

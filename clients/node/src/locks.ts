@@ -51,7 +51,7 @@ export interface LocksOptions {
 
 const TIMEOUT_MS = 1000;
 /** Longest time of one attempt of several: there is time for another one. */
-const ATTEMPT_MS = 1000;
+export const ATTEMPT_MS = 1000;
 
 const TOKEN_BYTES = 16;
 let randomness = Buffer.alloc(0);
@@ -262,15 +262,17 @@ export class Locks {
 }
 
 /**
- * @internal Makes the parts of locks over a client. `linkTo` gets the longest time of an attempt.
+ * @internal Makes the parts of locks over a client. `linkTo` gets the time of an
+ * attempt, which is at most `failoverMs`.
  */
 export function connected(
   linkTo: (attemptMs: number) => Link,
+  failoverMs: number,
   { commandTimeoutMs = TIMEOUT_MS, observer = {} }: LocksOptions,
 ): ConstructorParameters<typeof Locks> {
   checkObject('observer', observer);
   const timeoutMs = timeMs('commandTimeoutMs', commandTimeoutMs);
-  const attemptMs = Math.max(Math.min(timeoutMs, ATTEMPT_MS), timeoutMs / 3);
+  const attemptMs = Math.min(Math.max(Math.min(timeoutMs, ATTEMPT_MS), timeoutMs / 3), failoverMs);
   const servers = new Servers(linkTo(attemptMs), attemptMs);
   return [servers, new Messages(servers), timeoutMs, observer];
 }

@@ -1,7 +1,7 @@
 /** Locks over a client of node-redis. */
 
 import type { Wire } from './connection.js';
-import { connected, Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import { ATTEMPT_MS, connected, Locks as LocksOfLink, type LocksOptions } from './locks.js';
 import type { Word } from './options.js';
 import type { Link, Node } from './servers.js';
 import { slotOf } from './slot.js';
@@ -221,6 +221,8 @@ const isClient = (it: unknown): it is Client =>
 export class Locks extends LocksOfLink {
   constructor(client: NodeRedis, options: LocksOptions = {}) {
     if (!isClient(client)) throw new TypeError('client: expected a client of node-redis');
-    super(...connected((attemptMs) => linkTo(client, attemptMs), options));
+    // Another server may have taken over, so the library soon looks for it.
+    const failoverMs = isCluster(client) || isSentinel(client) ? ATTEMPT_MS : Infinity;
+    super(...connected((attemptMs) => linkTo(client, attemptMs), failoverMs, options));
   }
 }
