@@ -55,6 +55,8 @@ export class Hold {
   #leaseMs: number;
   #renewAt = Infinity;
   #grantedAt: number | undefined;
+  /** Time until which the server keeps a lock with `atLeastMs`. */
+  readonly #staysUntil: number;
   readonly #tie: Tie | undefined;
   /** True during a renewal: there is one at a time, because each may move the tie. */
   #isRenewing = false;
@@ -69,6 +71,7 @@ export class Hold {
     this.#parts = parts;
     this.#onLost = onLost;
     this.#leaseMs = options.leaseMs;
+    this.#staysUntil = now() + options.atLeastMs;
     this.#grant = new Grant(this);
     if (options.session)
       this.#tie = new Tie(parts.commands.servers, options.leaseMs, this.#renewNow);
@@ -323,7 +326,7 @@ export class Hold {
   /** Returns the command that ends the grant. */
   lastWords(): Word[] {
     const { options, token } = this;
-    const restMs = this.#grantedAt! + options.atLeastMs - now();
+    const restMs = this.#staysUntil - now();
     if (restMs > 0) return options.endAfter(token, restMs);
     // A late command has the lease of the acquire, which an extend may have made shorter.
     return this.isUnclear ? options.leave(token, options.longestTraceMs) : options.release(token);
