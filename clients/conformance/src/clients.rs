@@ -18,8 +18,8 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("rust-sync", "rust", &[Owners, Reentrant]),
     ("rust-tokio", "rust", &[Owners, Reentrant]),
     ("go", "go", &[Owners, Reentrant]),
-    ("jedis", "java", &[Grants, Reentrant, DrawnToken]),
-    ("lettuce", "java", &[Grants, Reentrant, DrawnToken]),
+    ("jedis", "java", &[Owners, Reentrant]),
+    ("lettuce", "java", &[Owners, Reentrant]),
     ("php", "php", &[Owners, Reentrant, Background, Interruption]),
     (
         "predis",

@@ -1,10 +1,10 @@
 package io.github.redislock;
 
-/** Thrown if the server refuses a wait that would never end. */
+/** Thrown if the wait would never end. */
 public final class DeadlockException extends LockException {
   private static final long serialVersionUID = 1L;
 
-  DeadlockException(String message, Throwable cause) {
-    super(message, cause);
+  DeadlockException(String message) {
+    super(message, null);
   }
 }

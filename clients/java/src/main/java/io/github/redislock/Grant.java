@@ -1,440 +1,435 @@
 package io.github.redislock;
 
-import static java.nio.charset.StandardCharsets.UTF_8;
-
+import io.github.redislock.spi.Background;
+import io.github.redislock.spi.Call;
+import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.Link;
-import java.lang.ref.Cleaner;
+import io.github.redislock.spi.Tie;
+import java.lang.System.Logger.Level;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
-import java.util.function.Supplier;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicReference;
+import org.jspecify.annotations.Nullable;
 
 /**
- * One grant and its lease by the local monotonic clock, until it is released or lost. It doesn't keep
- * the lock object alive: a forgotten object is released.
+ * The state of a grant: it is renewed while it is held, until it is released or lost. Its times are
+ * those of the {@link Clock}.
  */
 final class Grant {
-  private static final Cleaner CLEANER = Cleaner.create();
+  /** The least time by which a renewal must move the deadline. */
+  private static final long LEAST_NANOS = TimeUnit.MILLISECONDS.toNanos(2);
 
-  private enum Phase {
+  private enum State {
     HELD,
-    RELEASED,
-    LOST
+    LOST,
+    LEFT
   }
 
+  final RedisLock lock;
+  final String token;
   final long fence;
+  /** The keys and options, which change when a writer goes on as a reader. */
+  private volatile Recipe recipe;
   private final Locks locks;
-  private final WeakReference<RedisLock> lock;
-  /** The lock object of a hold, which hears of a loss as long as the hold is there; null for a thread's. */
-  private final RedisLock lockOfHold;
-  private final LockOptions options;
-  private final List<byte[]> keys;
-  private final byte[] token;
-  /** The connections of a session or of held-back replies, else those of all. */
-  private final Link link;
-  /** The thread that owns the lock, or null if a {@link Hold} does. */
-  private final Thread owner;
-  private final long grantedNanos;
-  private final long lastEndNanos;
+  private final Commands commands;
+  private final AtomicReference<State> state = new AtomicReference<>(State.HELD);
+  private final @Nullable Tie tie;
+  /** True if a command that asked for this grant may still arrive. */
+  private volatile boolean isUnclear;
+  /** The time of the request, or -1 before the first lease. */
+  private long grantedAt = -1;
+  private volatile long deadline = -1;
+  private volatile long renewAt = Clock.NEVER;
+  private volatile Duration lease;
+  /** True while a renewal runs: one at a time, because each may move the tie. */
+  private final AtomicBoolean isRenewing = new AtomicBoolean();
+  /** True if the observer knows that a renewal was refused. */
+  private volatile boolean isRefused;
+  /** The thread whose end drops the grant, or null. */
+  private volatile @Nullable Thread owner;
+  private volatile WeakReference<Hold> hold = new WeakReference<>(null);
 
-  private Phase phase = Phase.HELD;
-  private int holds = 1;
-  private Duration lease;
-  private long untilNanos;
-  private ScheduledFuture<?> due;
-  /** The latest command that sets the lease, of which one follows the other. */
-  private CompletableFuture<Void> prolonging = CompletableFuture.completedFuture(null);
-  /** The latest ACQUIRE for another hold or mode, including the release if its grant came too late. */
-  private CompletableFuture<?> again = CompletableFuture.completedFuture(null);
-  private boolean isOutageTold;
-  private Cleaner.Cleanable forgotten;
-
-  Grant(RedisLock lock, byte[] token, Link link, Thread owner, long fence, long sentNanos) {
-    this.fence = fence;
-    this.locks = lock.locks;
-    this.lock = new WeakReference<>(lock);
-    lockOfHold = owner == null ? lock : null;
-    this.options = lock.options;
-    this.keys = lock.keys;
+  Grant(RedisLock lock, String token, long fence) {
+    this.lock = lock;
     this.token = token;
-    this.link = link;
-    this.owner = owner;
-    grantedNanos = System.nanoTime();
-    lastEndNanos = sentNanos + Call.nanosOf(options.lastRenewal());
-    renewed(sentNanos, options.firstLease(), options.lease);
+    this.fence = fence;
+    locks = lock.locks;
+    commands = locks.commands;
+    recipe = lock.recipe;
+    lease = recipe.options().lease;
+    tie = recipe.options().session ? new Tie(Clock.nanosOf(lease)) : null;
   }
 
-  /** Makes the grant of another lock object that goes on with the token, fence and times of this one. */
-  private Grant(Grant before, RedisLock heir, int holds, long sentNanos, Duration set) {
-    fence = before.fence;
-    locks = before.locks;
-    lock = new WeakReference<>(heir);
-    lockOfHold = null;
-    options = heir.options;
-    keys = before.keys;
-    token = before.token;
-    link = before.link;
-    owner = before.owner;
-    grantedNanos = before.grantedNanos;
-    lastEndNanos = before.lastEndNanos;
-    this.holds = holds;
-    renewed(sentNanos, set, before.lease());
+  Recipe recipe() {
+    return recipe;
   }
 
-  /** Throws if the grant was released, and not lost. */
-  void checkNotReleased() {
-    if (isReleased()) throw new IllegalMonitorStateException("released before: " + name());
+  boolean isHeld() {
+    return state.get() == State.HELD && Clock.now() < deadline;
   }
 
-  private synchronized boolean isReleased() {
-    return phase == Phase.RELEASED;
+  boolean isEnded() {
+    return state.get() != State.HELD;
   }
 
-  /** Returns true if the grant was released, or is known to be lost. */
-  synchronized boolean isEnded() {
-    return phase != Phase.HELD;
+  boolean isReleased() {
+    return state.get() == State.LEFT;
   }
 
-  /** Releases the grant when this object, its holder, is collected. */
-  void heldBy(Object holder) {
-    forgotten = CLEANER.register(holder, this::abandon);
+  boolean isLost() {
+    return state.get() == State.LOST || state.get() == State.HELD && Clock.now() >= deadline;
   }
 
-  String name() {
-    return nameOf(keys);
+  /** Returns the time until the loss if the lease isn't renewed; 0 if the grant ended. */
+  long leftNanos() {
+    return isEnded() ? 0 : Math.max(deadline - Clock.now(), 0);
   }
 
-  static String nameOf(List<byte[]> keys) {
-    List<String> names = new ArrayList<>(keys.size());
-    for (byte[] key : keys) names.add(new String(key, UTF_8));
-    return String.join(", ", names);
+  /** Notes that a command that asked for this grant may still arrive. */
+  void unclear() {
+    isUnclear = true;
   }
 
-  String token() {
-    return new String(token, UTF_8);
+  /** Sets the thread whose end drops the grant. */
+  void ownedBy(Thread thread) {
+    owner = thread;
   }
 
-  Thread owner() {
-    return owner;
+  /** Sets the hold of the program, which hears of a loss. */
+  void heldBy(Hold program) {
+    hold = new WeakReference<>(program);
   }
 
-  synchronized boolean isHeld() {
-    return phase == Phase.HELD && System.nanoTime() - untilNanos < 0;
+  // --- the lease ---------------------------------------------------------------------------------
+
+  /** Moves the deadline. The server counts the lease from the request or later. */
+  synchronized void prolong(Duration granted, long askedAt) {
+    if (grantedAt < 0) grantedAt = askedAt;
+    long nanos = Clock.nanosOf(granted);
+    deadline = Math.max(deadline, Clock.after(askedAt, nanos) - recipe.marginNanos());
+    boolean isLast = deadline >= longestDeadline() - LEAST_NANOS;
+    boolean isRenewed = recipe.options().renewed && !isLast;
+    renewAt = isRenewed ? Clock.after(askedAt, nanos / 3) : Clock.NEVER;
   }
 
-  synchronized boolean isLost() {
-    return phase == Phase.LOST || phase == Phase.HELD && System.nanoTime() - untilNanos >= 0;
+  private long longestDeadline() {
+    return Clock.after(Math.max(grantedAt, 0), Clock.nanosOf(recipe.options().longest()));
   }
 
-  synchronized Duration remaining() {
-    return isHeld() ? Duration.ofNanos(untilNanos - System.nanoTime()) : Duration.ZERO;
+  /** Returns when the keeper must look at this grant. */
+  long due() {
+    return Math.min(renewAt, deadline);
   }
 
-  synchronized int holds() {
-    return holds;
+  /** Repeats a renewal that failed. Returns when the keeper must look again. */
+  long postpone(long now) {
+    renewAt = Clock.after(now, Clock.nanosOf(lease) / 10);
+    return due();
   }
 
-  /** Adds a hold of the owner. */
-  CompletableFuture<Void> holdAgain() {
-    return acquireAgain(holds() + 1, nextLease(), options, Phase.HELD).thenAccept(reply -> {
-      if (reply == null) throw lostError();
-    });
-  }
-
-  /**
-   * Turns an exclusive grant into a shared one of another lock object, with the same fence. Returns nothing if
-   * it was lost. After an outage both are released.
-   */
-  CompletableFuture<Optional<Grant>> convert(RedisLock heir, int holds) {
-    if (!isHeld()) return release().thenApply(released -> Optional.empty());
-    Duration next = nextLease();
-    return acquireAgain(holds, next, heir.options, Phase.RELEASED).thenApply(reply -> {
-      if (reply == null) return Optional.<Grant>empty();
-      ended(CompletableFuture.completedFuture(null));
-      return Optional.of(new Grant(this, heir, holds, reply.sentNanos(), next));
-    }).whenComplete((shared, error) -> {
-      if (error != null) releaseAll().exceptionally(outage -> null);
-    });
-  }
-
-  /**
-   * Acquires again, and sets the holds and the phase if the fence is the same. If the grant ended before the
-   * reply, returns null and releases all holds, because the server may have granted the lock anew.
-   */
-  private CompletableFuture<Call.Reply> acquireAgain(int more, Duration set, LockOptions options, Phase next) {
-    Command command = Command.of("ACQUIRE", keys, token, "PX", set.toMillis(), "HOLDS", more).with(options.mode());
-    CompletableFuture<Void> clean = new CompletableFuture<>();
-    synchronized (this) {
-      if (phase != Phase.HELD) return CompletableFuture.completedFuture(null);
-      again = clean;
+  /** Renews the grant, or tells of its loss, if that is due. Returns when to look again. */
+  long lookAfter(long now) {
+    Thread thread = owner;
+    if (now >= deadline) {
+      lose();
+      return Clock.NEVER;
     }
-    CompletableFuture<Call.Reply> sent = Call.send(locks, locks.link, command, locks.commandTimeout);
-    return sent.thenApply(reply -> isOfThis(reply, more, set, next) ? reply : null).whenComplete((reply, error) -> {
-      if (reply != null || error != null && isHeld()) {
-        clean.complete(null);
-        return;
-      }
-      CompletableFuture<?> released = releaseAnyHolds();
-      released.whenComplete((done, outage) -> clean.complete(null));
-      if (!isReleased()) lose(() -> released);
-    });
-  }
-
-  /** Notes the reply of {@link #acquireAgain}. Returns false if the reply is of another grant, or late. */
-  private synchronized boolean isOfThis(Call.Reply reply, int more, Duration set, Phase next) {
-    if (!(reply.value() instanceof List<?> granted && granted.get(1).equals(fence))) return false;
-    renewed(reply.sentNanos(), set, lease);
-    if (!isHeld()) return false;
-    holds = more;
-    phase = next;
-    return true;
-  }
-
-  /** Sets the lease, also for later renewals. Returns false if the lock was lost. */
-  CompletableFuture<Boolean> extend(Duration lease) {
-    Duration whole = LockOptions.time("lease", lease, Duration.ofMillis(1));
-    if (!isHeld()) return CompletableFuture.completedFuture(false);
-    return prolong(() -> new Lease(whole, whole), locks.commandTimeout);
-  }
-
-  /** Takes one hold off. Returns false if the lock was lost. */
-  CompletableFuture<Boolean> release() {
-    int rest;
-    synchronized (this) {
-      if (holds == 1 || !isHeld()) rest = 0;
-      else rest = --holds;
+    if (now < renewAt) return due();
+    renewAt = Clock.NEVER;
+    if (thread != null && !thread.isAlive()) {
+      drop();
+      return Clock.NEVER;
     }
-    if (rest == 0) return releaseAll();
-    Command command = Command.of("RELEASE", keys, token, "HOLDS", rest);
-    return counted(Call.send(locks, link, command, locks.commandTimeout));
+    if (isRenewing.compareAndSet(false, true)) startRenewal();
+    return due();
   }
 
-  /**
-   * Releases all holds. The caller waits for the command timeout at most; the command is repeated until
-   * the lease is over.
-   */
-  CompletableFuture<Boolean> releaseAll() {
-    return releaseAfter(Duration.ofNanos(Math.max(grantedNanos + Call.nanosOf(options.leastHold) - System.nanoTime(), 0)));
-  }
-
-  /** Releases all holds like {@link #releaseAll}, after a time for which the server keeps the lock. */
-  CompletableFuture<Boolean> releaseAfter(Duration rest) {
-    Duration left;
-    synchronized (this) {
-      if (phase == Phase.RELEASED) return CompletableFuture.completedFuture(true);
-      left = remaining();
-      if (!left.isZero()) phase = Phase.RELEASED;
-    }
-    if (left.isZero()) {
-      expire();
-      return CompletableFuture.completedFuture(false);
-    }
-    Call call = Call.begin(locks, link, lastCommand(rest), left, locks.attempt, before(rest));
-    CompletableFuture<Boolean> released = counted(call.reply());
-    ended(released);
-    released.whenComplete((done, error) -> closeOwn());
-    CompletableFuture<Boolean> told = released.copy();
-    ScheduledFuture<?> end = locks.after(
-        Call.nanosOf(locks.commandTimeout), () -> told.completeExceptionally(Fault.unreleased(call.lastFault())));
-    told.whenComplete((done, error) -> end.cancel(false));
-    return told;
-  }
-
-  /** Returns what the last command has to wait for: a renewal on another connection would undo its lease. */
-  private synchronized CompletableFuture<?> before(Duration rest) {
-    return rest.isZero() ? CompletableFuture.completedFuture(null) : prolonging;
-  }
-
-  /** Ends a guarded block: only a loss is thrown. */
-  void close() {
-    if (isReleased()) return;
-    boolean wasHeld = true;
+  private void startRenewal() {
+    boolean isStarted = false;
     try {
-      wasHeld = Waits.uninterruptibly(releaseAll());
-    } catch (LockException outage) {
-      tellOnce(outage);
+      Background.run(this::renew);
+      isStarted = true;
+    } finally {
+      if (!isStarted) isRenewing.set(false);
     }
-    if (!wasHeld) throw lostError();
-  }
-
-  /** Releases a grant that nobody can release any more. */
-  private void abandon() {
-    if (isHeld()) releaseForNobody();
-  }
-
-  /** Releases all holds for which no caller waits: the observer hears of an outage. */
-  void releaseForNobody() {
-    releaseAll().whenComplete((released, outage) -> {
-      if (outage != null) tellOnce(outage);
-    });
-  }
-
-  LockLostException lostError() {
-    return new LockLostException("lost while it was held: " + name(), null);
-  }
-
-  private Command lastCommand(Duration rest) {
-    if (rest.isZero()) return Command.of("RELEASE", keys, token, "HOLDS", 0);
-    Command stays = Command.of("EXTEND", keys, token, "PX", Math.max(rest.toMillis(), 1));
-    return options.session ? stays.with(List.of("NOSESSION".getBytes(UTF_8))) : stays;
-  }
-
-  private synchronized Duration lease() {
-    return lease;
-  }
-
-  /** Returns the lease to set now: it doesn't go beyond the longest hold. */
-  private Duration nextLease() {
-    // Rounded up, because the hold isn't to end before its time.
-    long restMs = Math.max(Duration.ofNanos(lastEndNanos - System.nanoTime() + 999_999).toMillis(), 1);
-    return Duration.ofMillis(Math.min(lease().toMillis(), restMs));
-  }
-
-  /** Notes that a command sent at this time has set the lease, and the lease of later renewals. */
-  private synchronized void renewed(long sentNanos, Duration set, Duration later) {
-    if (phase != Phase.HELD) return;
-    lease = later;
-    isOutageTold = false;
-    untilNanos = sentNanos + Call.nanosOf(set);
-    long pauseNanos = options.renews() ? Math.min(Call.nanosOf(set) / 3, lastEndNanos - System.nanoTime()) : 0;
-    schedule(pauseNanos);
-  }
-
-  private synchronized void schedule(long pauseNanos) {
-    if (due != null) due.cancel(false);
-    if (phase != Phase.HELD) return;
-    boolean isLast = !options.renews() || lastEndNanos - untilNanos < TimeUnit.MILLISECONDS.toNanos(1);
-    long leftNanos = untilNanos - System.nanoTime();
-    due = isLast || leftNanos <= pauseNanos
-        ? locks.after(leftNanos, this::expire)
-        : locks.after(pauseNanos, this::renew);
-  }
-
-  private void expire() {
-    loseIfOver();
-    schedule(0);
-  }
-
-  /** Notes the loss of a grant whose lease is over by the local clock. */
-  void loseIfOver() {
-    if (isLost()) lose();
   }
 
   private void renew() {
-    if (owner != null && !owner.isAlive()) {
-      synchronized (this) {
-        due = locks.after(untilNanos - System.nanoTime(), this::expire);
+    long longest = longestDeadline() - Clock.now() + recipe.marginNanos();
+    Duration whole = Duration.ofNanos(Math.max(longest, 0)).plusNanos(999_999);
+    Duration next = lease.compareTo(whole) < 0 ? lease : Duration.ofMillis(whole.toMillis());
+    try {
+      Call.uninterruptibly(tie, call -> commands.retryInBackground(
+          call, deadline, end -> extendOnce(call, next, end)));
+      isRefused = false;
+    } catch (RuntimeException | Error error) {
+      if (error instanceof LockException refusal) tellRefused(refusal);
+      else Events.LOG.log(Level.WARNING, "a renewal failed, and is repeated soon", error);
+      postpone(Clock.now());
+    } finally {
+      isRenewing.set(false);
+    }
+    locks.keeper.hold(this);
+  }
+
+  private void tellRefused(LockException refusal) {
+    if (isRefused || isLost() || refusal instanceof UnavailableException) return;
+    isRefused = true;
+    String text = "the server refused a renewal: " + refusal.getMessage();
+    UnavailableException told = new UnavailableException(text, refusal, false, "");
+    Events.tell(() -> commands.observer.unavailable(told));
+  }
+
+  private boolean extendOnce(Call call, Duration next, long end) throws InterruptedException {
+    // A renewal that is repeated after the release would undo its least hold.
+    if (isEnded()) return false;
+    long askedAt = Clock.now();
+    Command command = recipe.extend(token, next, call.tie() != null);
+    if (!isOfAllKeys(commands.ask(command, call, token, end))) {
+      if (lose() && recipe.keys().size() > 1) {
+        // The keys that a lock on several keys hasn't lost.
+        commands.goOn(rest -> leave(rest, Clock.NEVER, Clock.now(), null));
       }
-      return;
-    }
-    Duration left = remaining();
-    if (left.isZero()) {
-      lose();
-      return;
-    }
-    Duration limit = left.compareTo(locks.commandTimeout) < 0 ? left : locks.commandTimeout;
-    prolong(() -> new Lease(nextLease(), lease()), limit).whenComplete((held, error) -> {
-      if (error == null) return;
-      tellOnce(error);
-      schedule(Call.nanosOf(limit) / 4);
-    });
-  }
-
-  private void tellOnce(Throwable error) {
-    synchronized (this) {
-      if (isOutageTold) return;
-      isOutageTold = true;
-    }
-    locks.tellUnavailable(Fault.inBackground(error));
-  }
-
-  /** A lease to set, and the lease of later renewals. */
-  private record Lease(Duration set, Duration later) {}
-
-  /** Sets the lease, which depends on the command before: on two connections one could overtake the other. */
-  private CompletableFuture<Boolean> prolong(Supplier<Lease> next, Duration limit) {
-    long endNanos = System.nanoTime() + Call.nanosOf(limit);
-    CompletableFuture<Void> over = new CompletableFuture<>();
-    CompletableFuture<Void> before;
-    synchronized (this) {
-      before = prolonging;
-      prolonging = over;
-    }
-    CompletableFuture<Boolean> prolonged =
-        before.thenCompose(done -> set(next.get(), Duration.ofNanos(endNanos - System.nanoTime())));
-    prolonged.whenComplete((held, error) -> over.complete(null));
-    return prolonged;
-  }
-
-  private CompletableFuture<Boolean> set(Lease next, Duration limit) {
-    if (isEnded()) return CompletableFuture.completedFuture(false);
-    if (limit.isNegative()) throw Fault.outage(new TimeoutException("no reply to the command before"));
-    Command command = Command.of("EXTEND", keys, token, "PX", next.set.toMillis());
-    Command tied = options.session ? command.with(List.of("SESSION".getBytes(UTF_8))) : command;
-    return Call.send(locks, link, tied, limit).thenApply(reply -> {
-      if (reply.count() == keys.size()) renewed(reply.sentNanos(), next.set, next.later);
-      // A release may have overtaken it.
-      else if (!isReleased()) lose();
-      return isHeld();
-    });
-  }
-
-  private CompletableFuture<Boolean> counted(CompletableFuture<Call.Reply> replied) {
-    return replied.thenApply(reply -> {
-      // If a reply was lost, the command before may have released the lock.
-      if (reply.count() == keys.size() || reply.isRepeated() && !options.session) return true;
-      lose();
       return false;
+    }
+    prolong(next, askedAt);
+    if (call.tie() != null) call.tie().moved(askedAt);
+    return true;
+  }
+
+  private boolean isOfAllKeys(@Nullable Object count) {
+    return Long.valueOf(recipe.keys().size()).equals(count);
+  }
+
+  /** Ties the grant to a connection, which stays out of its pool from now on. */
+  void tie(Call call, long until) throws InterruptedException {
+    if (tie == null) return;
+    Call tied = call.on(tie);
+    long end = Math.min(until, Clock.after(Clock.now(), commands.timeoutNanos));
+    boolean isHeld = false;
+    try {
+      isHeld = commands.retry(tied, end, at -> extendOnce(tied, recipe.options().firstLease(), at));
+    } finally {
+      if (!isHeld) {
+        end(State.LEFT);
+        tie.close();
+      }
+    }
+    if (!isHeld) throw new LockLostException("lost before it was tied to its connection: " + name());
+  }
+
+  /** Sets the lease. Returns false if the lock was lost. */
+  boolean extend(Duration asked) {
+    Duration next = LockOptions.time("lease", asked, Duration.ofMillis(1));
+    boolean isLong = next.compareTo(recipe.options().marginOrDefault()) > 0;
+    LockOptions.check("lease", isLong, "greater than the margin");
+    checkNotReleased();
+    return !isLost() && takeOver(next);
+  }
+
+  /** Sets the lease, also of a grant that another process acquired. */
+  boolean takeOver(Duration next) {
+    return Call.uninterruptibly(call -> {
+      long end = Clock.after(Clock.now(), commands.timeoutNanos);
+      boolean isHeld = commands.retry(call, end, at -> extendOnce(call, next, at));
+      if (isHeld) {
+        lease = next;
+        locks.keeper.hold(this);
+      }
+      return isHeld;
     });
   }
 
-  private void lose() {
-    // Some of the keys may still be held.
-    lose(keys.size() > 1 ? this::releaseAnyHolds : () -> CompletableFuture.completedFuture(null));
-  }
-
-  /** Releases whatever the token holds at the server. */
-  private CompletableFuture<?> releaseAnyHolds() {
-    Command release = Command.of("RELEASE", keys, token, "ALL");
-    return Call.send(locks, locks.link, release, locks.commandTimeout).whenComplete((released, outage) -> {
-      if (outage != null) tellOnce(outage);
-    });
-  }
-
-  private void lose(Supplier<CompletableFuture<?>> cleaning) {
-    synchronized (this) {
-      if (phase == Phase.LOST) return;
-      phase = Phase.LOST;
+  /** Makes the grant shared, for a thread that reads on after it wrote. Returns false after a loss. */
+  boolean share(LockOptions shared) {
+    Recipe next = recipe.with(shared);
+    try {
+      return Call.uninterruptibly(call -> {
+        long end = Clock.after(Clock.now(), commands.timeoutNanos);
+        return commands.retry(call, end, at -> shareOnce(call, next, at));
+      });
+    } catch (RuntimeException error) {
+      commands.goOn(call -> release());
+      throw error;
     }
-    ended(cleaning.get());
-    closeOwn();
-    RedisLock told = lock.get();
-    if (told == null) return;
-    locks.tellLost(told, fence);
-    Locks.tell(() -> options.lost.accept(told));
   }
 
-  /** Notes the end here. The cleaning is what may still be sent with the token. */
-  private void ended(CompletableFuture<?> cleaned) {
-    CompletableFuture<?> all;
-    synchronized (this) {
-      if (due != null) due.cancel(false);
-      all = CompletableFuture.allOf(cleaned, again);
+  private boolean shareOnce(Call call, Recipe next, long end) throws InterruptedException {
+    if (!isHeld()) return false;
+    long askedAt = Clock.now();
+    Object reply = commands.ask(next.share(token), call, token, end);
+    boolean isSame = reply instanceof List<?> granted && granted.get(1).equals(fence);
+    if (isSame && isHeld()) {
+      recipe = next;
+      prolong(next.options().firstLease(), askedAt);
+      return true;
     }
-    if (forgotten != null) forgotten.clean();
-    locks.holdsNoLonger(this);
-    RedisLock waited = lock.get();
-    if (waited != null) waited.ended(this, all);
+    // The server may have granted the lock anew.
+    if (lose()) commands.goOn(rest -> leave(rest, Clock.NEVER, Clock.now(), null));
+    return false;
   }
 
-  private void closeOwn() {
-    if (link != locks.link) locks.closeOwn(link);
+  // --- the end -----------------------------------------------------------------------------------
+
+  /** Returns false if the grant ended before. */
+  private boolean end(State end) {
+    if (!state.compareAndSet(State.HELD, end)) return false;
+    locks.keeper.drop(this);
+    return true;
+  }
+
+  /** Ends the grant as lost, and tells the program once. */
+  private boolean lose() {
+    if (!end(State.LOST)) return false;
+    tellLost();
+    if (tie != null) {
+      // Its close releases the lock, so the connections stay open for a margin.
+      commands.goOn(call -> {
+        call.sleep(Clock.after(Clock.now(), recipe.marginNanos()));
+        tie.close();
+        return null;
+      });
+    }
+    return true;
+  }
+
+  private void tellLost() {
+    Hold program = hold.get();
+    Hold told = program == null ? new Hold(this) : program;
+    Runnable tells = () -> {
+      Events.tell(() -> commands.observer.lost(told));
+      var onLost = recipe.options().onLost;
+      if (onLost != null) Events.tell(() -> onLost.accept(told));
+    };
+    try {
+      Background.run(tells);
+    } catch (OutOfMemoryError noThread) {
+      tells.run();
+    }
+  }
+
+  /** Releases the grant of a program that dropped it, which is a loss. */
+  void drop() {
+    if (!end(State.LEFT)) return;
+    Events.LOG.log(Level.WARNING, "a hold of " + name() + " was dropped without a release");
+    tellLost();
+    commands.goOn(call -> leave(call, Clock.NEVER, Clock.now(), null));
+  }
+
+  /** Leaves the grant to another process. */
+  void detach() {
+    if (tie != null) throw new IllegalStateException("a session ends with its connection");
+    if (!end(State.LEFT)) throw notHeld();
+  }
+
+  /** Ends the ties of a grant when its locks are closed. */
+  void abandon() {
+    if (tie != null) tie.close();
+  }
+
+  boolean release() {
+    return release(Clock.after(Clock.now(), commands.timeoutNanos), null);
+  }
+
+  /** Releases the lock, which the server keeps for a time. */
+  boolean releaseIn(Duration rest) {
+    return release(Clock.after(Clock.now(), commands.timeoutNanos), rest);
+  }
+
+  /** Tells the observer of a release that failed, which no caller hears of. */
+  void tellUnreleased(LockException failure) {
+    UnavailableException outage = failure instanceof UnavailableException unavailable
+        ? unavailable
+        : new UnavailableException("the server refused a release: " + failure.getMessage(),
+            failure, false, "");
+    Events.tell(() -> commands.observer.unavailable(outage));
+  }
+
+  /**
+   * Releases the lock until a time. Later the release goes on without a caller.
+   *
+   * @param rest how long the server keeps the lock, or null for the rest of the least hold
+   * @return true if the grant still held
+   */
+  boolean release(long until, @Nullable Duration rest) {
+    long now = Clock.now();
+    boolean wasLost = isLost();
+    if (!end(State.LEFT)) {
+      if (!state.compareAndSet(State.LOST, State.LEFT)) throw notHeld();
+      wasLost = true;
+    }
+    try {
+      return Call.uninterruptibly(call -> leave(call, until, now, rest)) && !wasLost;
+    } catch (UnavailableException outage) {
+      commands.goOn(call -> leave(call, Clock.NEVER, now, rest));
+      if (wasLost) return false;
+      throw outage;
+    } catch (RuntimeException error) {
+      closeTie();
+      if (wasLost && error instanceof LockException) return false;
+      throw error;
+    }
+  }
+
+  /** Sends the release until a server has replied, or the time or the lease is over. */
+  private boolean leave(Call call, long until, long now, @Nullable Duration rest)
+      throws InterruptedException {
+    boolean isInBackground = until == Clock.NEVER;
+    long leaseEnd = Clock.after(Math.max(deadline, now), recipe.marginNanos());
+    Commands.Attempt<Boolean> once = end -> {
+      Object count = commands.ask(lastCommand(now, rest), call, token, end);
+      // If a reply was lost, the command before may have released the lock.
+      return isOfAllKeys(count) || call.unanswered() > 0 && Clock.now() < deadline;
+    };
+    boolean isOver = isInBackground;
+    try {
+      boolean isHeld = isInBackground
+          ? commands.retryInBackground(call, leaseEnd, once)
+          : commands.retry(call, until, once);
+      isOver = true;
+      return isHeld;
+    } finally {
+      if (isOver) closeTie();
+    }
+  }
+
+  private void closeTie() {
+    if (tie != null) tie.close();
+  }
+
+  private Command lastCommand(long releasedAt, @Nullable Duration rest) {
+    LockOptions options = recipe.options();
+    long end = rest == null
+        ? Clock.after(Math.max(grantedAt, 0), Clock.nanosOf(options.leastHold))
+        : Clock.after(releasedAt, Clock.nanosOf(rest));
+    long left = end - Clock.now();
+    if (left > 0) return recipe.releaseAfter(token, left);
+    // A late command has the lease of the acquire, which an extend may have made shorter.
+    return isUnclear ? recipe.leave(token, options.longestTrace()) : recipe.release(token);
+  }
+
+  /** Asks the server whether this grant holds all its keys. */
+  boolean isOwned() {
+    return commands.ofEachKey(recipe, "CHECK", token, token).stream()
+        .allMatch(left -> left instanceof Long millis && millis > 0);
+  }
+
+  void checkNotReleased() {
+    if (isReleased()) throw notHeld();
+  }
+
+  String name() {
+    return recipe.name();
+  }
+
+  LockLostException lostError() {
+    return new LockLostException("lost before it was released: " + name());
+  }
+
+  private IllegalMonitorStateException notHeld() {
+    return new IllegalMonitorStateException("released or lost before: " + name());
   }
 }

@@ -1,48 +1,79 @@
 package io.github.redislock;
 
+import java.lang.ref.Cleaner;
+import java.lang.ref.Reference;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
 
 /**
- * A grant that belongs to whoever has this object, on any thread. If it is forgotten, the library
- * releases the lock once the object is collected.
+ * A grant of a lock. Whoever has it may extend or release it, in any thread. Every call returns
+ * within the command timeout, or throws {@link UnavailableException}.
+ *
+ * <p>Keep the hold until you release it. If it is collected before, that is a loss: the library
+ * logs it, tells the observer, and releases the lock.
  */
 public final class Hold implements AutoCloseable {
+  private static final Cleaner CLEANER = Cleaner.create();
+
   private final Grant grant;
 
   Hold(Grant grant) {
     this.grant = grant;
-    grant.heldBy(this);
   }
 
-  /** Returns the fence, which is greater than that of every earlier grant of the lock. */
+  /** Returns the hold of a new grant. */
+  static Hold of(Grant grant) {
+    Hold hold = new Hold(grant);
+    grant.heldBy(hold);
+    CLEANER.register(hold, grant::drop);
+    return hold;
+  }
+
+  /** Returns the lock that was acquired. */
+  public RedisLock lock() {
+    return grant.lock;
+  }
+
+  /** Returns the keys. */
+  public List<String> keys() {
+    return grant.recipe().names();
+  }
+
+  /** Returns the fencing token, which is greater than that of every earlier grant of the lock. */
   public long fence() {
     return grant.fence;
   }
 
-  /** Returns the token, which controls the lock at the server. */
+  /** Returns the token, which lets any client extend or release this grant. */
   public String token() {
-    return grant.token();
+    return grant.token;
   }
 
-  /** Returns true if the lock was lost by the server's word or by the local clock. */
+  /** Returns true if the grant ended before its release. */
   public boolean isLost() {
     return grant.isLost();
   }
 
-  /** Returns what is left of the lease by the local clock. */
-  public Duration remainingLease() {
-    return grant.remaining();
+  /** Returns the time until the loss if the lease isn't renewed; zero if the grant ended. */
+  public Duration left() {
+    return Duration.ofNanos(grant.leftNanos());
+  }
+
+  /** Asks the server whether this grant holds all its keys. */
+  public boolean isOwned() {
+    return whileReachable(grant::isOwned);
   }
 
   /**
-   * Sets the lease, also for later renewals. Returns false if the lock was lost.
+   * Lets the lease end after this time, or later. Later renewals use the new length. Returns false
+   * if the lock was lost.
    *
    * @throws IllegalMonitorStateException if it was released
    */
   public boolean extend(Duration lease) {
-    grant.checkNotReleased();
-    return Waits.uninterruptibly(grant.extend(lease));
+    return whileReachable(() -> grant.extend(lease));
   }
 
   /**
@@ -51,40 +82,72 @@ public final class Hold implements AutoCloseable {
    * @throws IllegalMonitorStateException if it was released before
    */
   public boolean release() {
-    grant.checkNotReleased();
-    return Waits.uninterruptibly(grant.releaseAll());
+    return whileReachable(grant::release);
   }
 
   /**
-   * Gives the hold up. The server keeps the lock for this time, which replaces {@code leastHold}, and then
-   * grants it to the next waiter. Returns false if it had been lost.
+   * Releases the lock after a time, which replaces the option {@code leastHold}. Returns false if
+   * it had been lost.
+   *
+   * @throws IllegalMonitorStateException if it was released before
    */
   public boolean releaseAfter(Duration time) {
     Duration rest = LockOptions.time("time", time, Duration.ZERO);
-    grant.checkNotReleased();
-    return Waits.uninterruptibly(grant.releaseAfter(rest));
+    return whileReachable(() -> grant.releaseIn(rest));
   }
 
-  /** Releases the lock like {@link #release}, without a thread. */
+  /** Releases the lock like {@link #release}, in a thread of the library. */
   public CompletableFuture<Boolean> releaseAsync() {
     grant.checkNotReleased();
-    return grant.releaseAll().thenApplyAsync(wasHeld -> wasHeld, Locks.EVENTS);
+    return Waits.inBackground(this::release, late -> {});
   }
 
   /**
-   * Releases the lock unless it was released before. An outage is told to the {@link Observer}.
+   * Leaves the lock to another process, which gets it by {@link Locks#adopt}. It isn't renewed here
+   * any more.
    *
-   * @throws LockLostException if it was lost before
+   * @throws IllegalMonitorStateException if it was released or lost before
+   */
+  public void detach() {
+    grant.detach();
+    Reference.reachabilityFence(this);
+  }
+
+  /**
+   * Releases the lock, unless it was released before. The observer hears of an outage.
+   *
+   * @throws LockLostException if it was lost before. The exception of a {@code try} block with this
+   *     resource comes first, and has this one among its suppressed ones
    */
   @Override
   public void close() {
-    grant.close();
+    if (grant.isReleased()) return;
+    boolean isHeld = true;
+    try {
+      isHeld = release();
+    } catch (LockException failure) {
+      grant.tellUnreleased(failure);
+    }
+    if (!isHeld) throw grant.lostError();
+  }
+
+  Grant grant() {
+    return grant;
+  }
+
+  /** Keeps this object from being collected during a call. */
+  private <T> T whileReachable(Supplier<T> call) {
+    try {
+      return call.get();
+    } finally {
+      Reference.reachabilityFence(this);
+    }
   }
 
   /** Returns the keys and the state, never the token. */
   @Override
   public String toString() {
-    String state = grant.isHeld() ? "held" : grant.isLost() ? "lost" : "released";
+    String state = isLost() ? "lost" : grant.isReleased() ? "released" : "held";
     return "Hold[" + grant.name() + ", fence " + grant.fence + ", " + state + "]";
   }
 }

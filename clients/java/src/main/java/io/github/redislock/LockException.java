@@ -1,12 +1,14 @@
 package io.github.redislock;
 
-/** The base of this library's exceptions. No text contains a token. */
-public sealed class LockException extends RuntimeException
-    permits NotAcquiredException, WaitCancelledException, DeadlockException, LockLostException, UnavailableException,
+import org.jspecify.annotations.Nullable;
+
+/** The base of this library's exceptions, except {@link LockLostException}. No text has a token. */
+public abstract sealed class LockException extends RuntimeException
+    permits NotAcquiredException, WaitCancelledException, DeadlockException, UnavailableException,
         ModuleMissingException, NotReplicatedException, RefusedException {
   private static final long serialVersionUID = 1L;
 
-  LockException(String message, Throwable cause) {
+  LockException(String message, @Nullable Throwable cause) {
     super(message, cause);
   }
 }

@@ -1,10 +1,15 @@
 package io.github.redislock;
 
-/** Thrown if the lock was lost before its release. */
-public final class LockLostException extends LockException {
+/**
+ * Thrown if the lock was lost before its release.
+ *
+ * <p>{@code java.util.concurrent} has {@link IllegalMonitorStateException} for a thread that
+ * doesn't hold the lock, so code that catches it hears of a loss.
+ */
+public final class LockLostException extends IllegalMonitorStateException {
   private static final long serialVersionUID = 1L;
 
-  LockLostException(String message, Throwable cause) {
-    super(message, cause);
+  LockLostException(String message) {
+    super(message);
   }
 }

@@ -3,18 +3,18 @@ package io.github.redislock;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Objects;
 import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The options of a lock. Each method returns changed options and throws {@link
- * IllegalArgumentException}, which names the argument, for a value that the server would refuse. Times
- * are rounded up to whole milliseconds.
+ * IllegalArgumentException}, which names the argument, for a value that the server would refuse.
+ * Times are rounded up to whole milliseconds.
  */
 public final class LockOptions implements Cloneable {
   private static final Duration LONGEST = Duration.ofMillis((1L << 53) - 1);
+  private static final Duration LONGEST_MARGIN = Duration.ofSeconds(1);
   private static final long MOST_PERMITS = (1L << 32) - 1;
 
   Duration lease = Duration.ofSeconds(30);
@@ -22,20 +22,21 @@ public final class LockOptions implements Cloneable {
   Duration longestHold = Duration.ofHours(24);
   Duration leastHold = Duration.ZERO;
   /** Null if there is no limit. */
-  Duration longestWait;
+  @Nullable Duration longestWait;
+  /** Null for a tenth of the lease, and at most 1 s. */
+  @Nullable Duration margin;
   boolean renewed = true;
   boolean session;
   boolean shared;
   long limit;
   long permits;
-  byte[] token;
-  byte[] data;
+  byte @Nullable [] data;
   int replicas;
-  Consumer<? super RedisLock> lost = lock -> {};
+  @Nullable Consumer<? super Hold> onLost;
 
   private LockOptions() {}
 
-  /** Returns the defaults: exclusive, a lease of 30 s, renewed for up to 24 h, a token of 128 random bits. */
+  /** Returns the defaults: exclusive, a lease of 30 s, and renewed for up to 24 h. */
   public static LockOptions defaults() {
     return new LockOptions();
   }
@@ -52,6 +53,17 @@ public final class LockOptions implements Cloneable {
     return changed;
   }
 
+  /**
+   * Sets how long before the end of the lease a grant counts as lost, so that the program can stop
+   * before anybody else has the lock: less than the lease. Default: a tenth of the lease, and at
+   * most 1 s.
+   */
+  public LockOptions margin(Duration margin) {
+    LockOptions changed = copy();
+    changed.margin = time("margin", margin, Duration.ZERO);
+    return changed;
+  }
+
   /** Sets how long the server keeps the place in the queue without hearing of it. Default: 10 s. */
   public LockOptions keep(Duration keep) {
     LockOptions changed = copy();
@@ -60,8 +72,8 @@ public final class LockOptions implements Cloneable {
   }
 
   /**
-   * Sets the longest time for which the lease is renewed. The lock is lost then. Default: 24 h. A lease that
-   * isn't renewed has no such limit.
+   * Sets the longest time for which the lease is renewed. The lock is lost then. Default: 24 h. A
+   * lease that isn't renewed has no such limit.
    */
   public LockOptions longestHold(Duration longest) {
     LockOptions changed = copy();
@@ -70,8 +82,8 @@ public final class LockOptions implements Cloneable {
   }
 
   /**
-   * Sets how long {@link RedisLock#acquire()} and {@link RedisLock#acquireAsync()} wait. Default: without a
-   * limit, like the methods of {@link java.util.concurrent.locks.Lock}.
+   * Sets how long {@link RedisLock#acquire()} and {@link RedisLock#acquireAsync()} wait. Default:
+   * without a limit, like the methods of {@link java.util.concurrent.locks.Lock}.
    */
   public LockOptions longestWait(Duration longest) {
     LockOptions changed = copy();
@@ -79,7 +91,7 @@ public final class LockOptions implements Cloneable {
     return changed;
   }
 
-  /** Keeps the lock for at least this time after the grant, also if it is released earlier. Default: 0. */
+  /** Keeps the lock for at least this time after the grant, also if it is released. Default: 0. */
   public LockOptions leastHold(Duration least) {
     LockOptions changed = copy();
     changed.leastHold = time("leastHold", least, Duration.ZERO);
@@ -107,27 +119,18 @@ public final class LockOptions implements Cloneable {
     return changed;
   }
 
-  /** Makes the lock a semaphore of at most {@code limit} permits, of which a holder takes one. */
+  /** Makes the lock a semaphore of {@code limit} permits. A holder takes one. */
   public LockOptions limit(long limit) {
     return limit(limit, 1);
   }
 
-  /** Makes the lock a semaphore of at most {@code limit} permits, of which a holder takes {@code permits}. */
+  /** Makes the lock a semaphore of {@code limit} permits. A holder takes {@code permits}. */
   public LockOptions limit(long limit, long permits) {
     check("limit", limit >= 1 && limit <= MOST_PERMITS, "1 to " + MOST_PERMITS);
     check("permits", permits >= 1 && permits <= limit, "1 to the limit");
     LockOptions changed = shared();
     changed.limit = limit;
     changed.permits = permits;
-    return changed;
-  }
-
-  /** Sets the token, which names the owner and controls the lock. Default: a new one for each acquire. */
-  public LockOptions token(String token) {
-    byte[] bytes = Objects.requireNonNull(token, "token").getBytes(UTF_8);
-    check("token", bytes.length >= 1 && bytes.length <= 256 && !token.equals("*"), "1 to 256 bytes, and not '*'");
-    LockOptions changed = copy();
-    changed.token = bytes;
     return changed;
   }
 
@@ -148,46 +151,43 @@ public final class LockOptions implements Cloneable {
     return changed;
   }
 
-  /** Sets what is called once for each loss, on a thread of the library. */
-  public LockOptions onLost(Consumer<? super RedisLock> lost) {
+  /** Sets what is called once for each loss, in a thread of the library. */
+  public LockOptions onLost(Consumer<? super Hold> onLost) {
     LockOptions changed = copy();
-    changed.lost = Objects.requireNonNull(lost, "onLost");
+    changed.onLost = Objects.requireNonNull(onLost, "onLost");
     return changed;
   }
 
-  /** Returns true if the lease is renewed, by this library or by the server. */
-  boolean renews() {
-    return renewed || session;
+  /** Returns the time between the deadline and the end of the lease at the server. */
+  Duration marginOrDefault() {
+    if (margin != null) return margin;
+    Duration tenth = lease.dividedBy(10);
+    return tenth.compareTo(LONGEST_MARGIN) < 0 ? tenth : LONGEST_MARGIN;
   }
 
-  /** Returns the time after which the lease isn't renewed any more. Nothing limits a lease that never is. */
-  Duration lastRenewal() {
-    return renews() ? longestHold : LONGEST;
-  }
-
-  /** Returns the lease of the grant itself. */
+  /** Returns the lease of the grant itself, which ends a margin after the longest hold. */
   Duration firstLease() {
-    return lease.compareTo(lastRenewal()) < 0 ? lease : lastRenewal();
+    Duration longest = longest().plus(marginOrDefault());
+    return lease.compareTo(longest) < 0 ? lease : longest;
   }
 
-  /** Returns the words of the mode and of the data. */
-  List<byte[]> mode() {
-    List<byte[]> words = new ArrayList<>();
-    if (shared) words.add("SHARED".getBytes(UTF_8));
-    if (limit > 0) {
-      for (String word : new String[] {"LIMIT", "" + limit, "PERMITS", "" + permits}) words.add(word.getBytes(UTF_8));
-    }
-    if (data != null) {
-      words.add("DATA".getBytes(UTF_8));
-      words.add(data);
-    }
-    return words;
+  /** Returns the longest hold. Nothing limits a lease that is never renewed. */
+  Duration longest() {
+    return renewed || session ? longestHold : LONGEST;
   }
 
+  /** Returns how long the server may have a place or a grant of a token that it doesn't hear of. */
+  Duration longestTrace() {
+    Duration first = firstLease();
+    return first.compareTo(keep) > 0 ? first : keep;
+  }
+
+  /** Returns a time in whole milliseconds, rounded up. */
   static Duration time(String argument, Duration time, Duration least) {
     Objects.requireNonNull(time, argument);
-    check(argument, time.compareTo(Duration.ZERO) >= 0 && time.compareTo(LONGEST) <= 0 && !(time.isZero() && !least.isZero()),
-        least.isZero() ? "0 to 2^53 - 1 ms" : "more than 0, at most 2^53 - 1 ms");
+    boolean isValid = !time.isNegative() && time.compareTo(LONGEST) <= 0;
+    String range = least.isZero() ? "0 to 2^53 - 1 ms" : "more than 0, at most 2^53 - 1 ms";
+    check(argument, isValid && (least.isZero() || !time.isZero()), range);
     return Duration.ofMillis(time.plusNanos(999_999).toMillis());
   }
 
@@ -203,7 +203,7 @@ public final class LockOptions implements Cloneable {
     }
   }
 
-  /** Returns the kind of the lock and its times, never the token. */
+  /** Returns the kind of the lock and its times, never the data. */
   @Override
   public String toString() {
     String kind = limit > 0 ? "semaphore of " + limit : shared ? "shared" : "exclusive";

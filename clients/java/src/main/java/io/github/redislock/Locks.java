@@ -1,24 +1,16 @@
 package io.github.redislock;
 
-import static java.nio.charset.StandardCharsets.UTF_8;
-
+import io.github.redislock.LockObserver.Outcome;
+import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Link;
-import java.lang.System.Logger;
-import java.lang.System.Logger.Level;
+import java.security.SecureRandom;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.HashSet;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Objects;
-import java.util.Set;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.ScheduledFuture;
-import java.util.concurrent.ScheduledThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
-import java.util.stream.Stream;
+import java.util.Optional;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The locks of one Redis client. One object is enough for a program:
@@ -32,48 +24,37 @@ import java.util.stream.Stream;
  */
 public final class Locks implements AutoCloseable {
   private static final Duration COMMAND_TIMEOUT = Duration.ofSeconds(1);
-  private static final Duration LONGEST_ATTEMPT = Duration.ofSeconds(1);
-  /** Runs code of the program, which may block. */
-  static final ExecutorService EVENTS = Executors.newCachedThreadPool(work -> daemon(work, "redis-lock-events"));
+  private static final int TOKEN_BYTES = 16;
+  private static final SecureRandom RANDOM = new SecureRandom();
 
-  final Link link;
-  final Duration commandTimeout;
-  /** The longest time of one attempt. The next one may find another node. */
-  final Duration attempt;
-  private final Observer observer;
+  final Commands commands;
+  final Keeper keeper = new Keeper();
+  final Crowd.All crowds = new Crowd.All();
+  final Owners owners = new Owners();
   private final LockOptions defaults;
-  private final ScheduledThreadPoolExecutor timer;
-  private final Set<Grant> grants = ConcurrentHashMap.newKeySet();
-  /** The open links of single grants. */
-  private final Set<Link> owned = ConcurrentHashMap.newKeySet();
-  /** The calls that haven't ended. */
-  private final Set<CompletableFuture<?>> calls = ConcurrentHashMap.newKeySet();
-  private volatile boolean isClosed;
 
   /** Makes locks with a command timeout of 1 s that log outages. */
   public Locks(Link link) {
-    this(link, COMMAND_TIMEOUT, Observer.LOGGING);
+    this(link, COMMAND_TIMEOUT, LockObserver.LOGGING);
   }
 
   /**
    * Makes locks.
    *
-   * @param commandTimeout the longest time of every call that doesn't wait for a lock, with connecting
-   *     and sending again
+   * @param commandTimeout the longest time of every call that doesn't wait for a lock, with
+   *     connecting and sending again
    */
-  public Locks(Link link, Duration commandTimeout, Observer observer) {
+  public Locks(Link link, Duration commandTimeout, LockObserver observer) {
     this(link, commandTimeout, observer, LockOptions.defaults());
   }
 
   /** Makes locks, with the options of those that are asked for without options. */
-  public Locks(Link link, Duration commandTimeout, Observer observer, LockOptions defaults) {
-    this.link = Objects.requireNonNull(link, "link");
-    this.commandTimeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
-    attempt = this.commandTimeout.compareTo(LONGEST_ATTEMPT) < 0 ? this.commandTimeout : LONGEST_ATTEMPT;
-    this.observer = Objects.requireNonNull(observer, "observer");
+  public Locks(
+      Link link, Duration commandTimeout, LockObserver observer, LockOptions defaults) {
+    Duration timeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
+    commands = new Commands(
+        Objects.requireNonNull(link, "link"), timeout, Objects.requireNonNull(observer, "observer"));
     this.defaults = Objects.requireNonNull(defaults, "defaults");
-    timer = new ScheduledThreadPoolExecutor(1, work -> daemon(work, "redis-lock-timer"));
-    timer.setRemoveOnCancelPolicy(true);
   }
 
   /** Returns the options of locks that are asked for without options. */
@@ -88,7 +69,7 @@ public final class Locks implements AutoCloseable {
 
   /** Returns a lock with options. */
   public RedisLock lock(LockOptions options, String... keys) {
-    return new RedisLock(this, Objects.requireNonNull(options, "options"), bytesOf(keys));
+    return new RedisLock(this, Recipe.of(options, keys));
   }
 
   /** Returns a pair of locks: readers share the key, a writer has it alone. */
@@ -96,10 +77,8 @@ public final class Locks implements AutoCloseable {
     return readWriteLock(defaults, key);
   }
 
-  /** Returns a pair of locks with options, which may not have a mode or a token. */
+  /** Returns a pair of locks with options, which may not have a mode. */
   public RedisReadWriteLock readWriteLock(LockOptions options, String key) {
-    LockOptions.check("options", options.token == null, "without a token: each reader has its own");
-    LockOptions.check("options", !options.shared, "without a mode");
     return new RedisReadWriteLock(this, options, key);
   }
 
@@ -113,114 +92,108 @@ public final class Locks implements AutoCloseable {
     return new RedisSemaphore(this, options, key, limit);
   }
 
-  /** Releases everything that these locks hold. Returns how many grants were still held. */
-  public int releaseAll() {
-    List<CompletableFuture<Boolean>> releases = new ArrayList<>();
-    for (Grant grant : grants) releases.add(grant.releaseAll());
-    int held = 0;
-    for (CompletableFuture<Boolean> release : releases) {
-      if (Waits.uninterruptibly(release)) held++;
-    }
-    return held;
+  /** Returns a grant that another process acquired and detached, or nothing if it has ended. */
+  public Optional<Hold> adopt(String token, long fence, String... keys) {
+    return adopt(defaults, token, fence, keys);
+  }
+
+  /** Returns such a grant with options, whose lease it gets. */
+  public Optional<Hold> adopt(LockOptions options, String token, long fence, String... keys) {
+    int length = Objects.requireNonNull(token, "token").length();
+    boolean isToken = length >= 1 && length <= 256 && !token.equals("*");
+    LockOptions.check("token", isToken, "1 to 256 bytes, and not '*'");
+    Grant grant = new Grant(lock(options, keys), token, fence);
+    // A command of the first process may still arrive.
+    grant.unclear();
+    return grant.takeOver(options.firstLease()) ? Optional.of(hold(grant)) : Optional.empty();
+  }
+
+  /** Returns {@link #once(LockOptions, String, Supplier, Supplier)} with the default options. */
+  public <T> T once(String key, Supplier<Optional<T>> read, Supplier<T> compute)
+      throws InterruptedException {
+    return once(defaults, key, read, compute);
   }
 
   /**
-   * Closes the connections of this library. Held sessions end at once, and other locks with their lease.
-   * Calls that haven't ended, and later ones, throw {@link UnavailableException}.
+   * Returns what {@code read} returns, or if that is nothing what {@code compute} returns: one
+   * caller computes at a time. The others wait, and then read all at once. So {@code compute} must
+   * store its result where {@code read} finds it.
+   *
+   * @throws NotAcquiredException if the time {@code longestWait} was over before there was a result
+   */
+  public <T> T once(
+      LockOptions options, String key, Supplier<Optional<T>> read, Supplier<T> compute)
+      throws InterruptedException {
+    RedisLock lock = lock(options, key);
+    RedisLock readers = lock(options.shared(), key);
+    Optional<T> result = read.get();
+    if (result.isPresent()) return result.get();
+    Optional<Hold> first = lock.tryAcquire();
+    if (first.isEmpty()) {
+      try (Hold reading = readers.acquire()) {
+        result = read.get();
+      }
+      if (result.isPresent()) return result.get();
+    }
+    // If the one that computed failed, the others take turns.
+    try (Hold computing = first.isPresent() ? first.get() : lock.acquire()) {
+      return read.get().orElseGet(compute);
+    }
+  }
+
+  /** Releases everything that these locks hold. Returns how many grants were still held. */
+  public int releaseAll() {
+    int count = 0;
+    LockException failure = null;
+    long until = Clock.after(Clock.now(), commands.timeoutNanos);
+    for (Grant grant : List.copyOf(keeper.held())) {
+      try {
+        if (!grant.isEnded() && grant.release(until, null)) count++;
+      } catch (LockException error) {
+        failure = error;
+      }
+    }
+    if (failure != null) throw failure;
+    return count;
+  }
+
+  /**
+   * Closes the connections of this library. Held sessions end at once, and other locks with their
+   * lease. Calls that haven't ended, and later ones, throw {@link UnavailableException}.
    */
   @Override
   public void close() {
-    isClosed = true;
-    timer.shutdownNow();
-    Stream<Link> links = Stream.concat(Stream.of(link), owned.stream());
-    CompletableFuture.allOf(links.map(Locks::closing).toArray(CompletableFuture[]::new)).join();
-    for (CompletableFuture<?> call : calls) call.completeExceptionally(closed());
+    keeper.close();
+    commands.close();
+    keeper.held().forEach(Grant::abandon);
   }
 
-  /** Closes a link on a thread where that may take its time. */
-  private static CompletableFuture<Void> closing(Link link) {
-    return CompletableFuture.runAsync(link::close, EVENTS);
+  String drawToken() {
+    byte[] bits = new byte[TOKEN_BYTES];
+    RANDOM.nextBytes(bits);
+    return HexFormat.of().formatHex(bits);
   }
 
-  /** Returns a link for a single grant. */
-  Link own() {
-    Link own = link.own();
-    owned.add(own);
-    if (isClosed) closeOwn(own);
-    return own;
-  }
-
-  void closeOwn(Link own) {
-    owned.remove(own);
-    closing(own);
-  }
-
-  /** Ends a call when these locks are closed. */
-  void endWithClose(CompletableFuture<?> call) {
-    calls.add(call);
-    call.whenComplete((done, error) -> calls.remove(call));
-    if (isClosed) call.completeExceptionally(closed());
-  }
-
-  private static UnavailableException closed() {
-    return new UnavailableException("these locks are closed", null);
-  }
-
-  void holds(RedisLock lock, Grant grant) {
-    grants.add(grant);
-    if (grant.isEnded()) grants.remove(grant);
-    tell(() -> observer.granted(lock, grant.fence));
-  }
-
-  void holdsNoLonger(Grant grant) {
-    grants.remove(grant);
-  }
-
-  void tellWaited(RedisLock lock, Duration waited, Observer.Outcome outcome) {
-    tell(() -> observer.waited(lock, waited, outcome));
-  }
-
-  void tellLost(RedisLock lock, long fence) {
-    tell(() -> observer.lost(lock, fence));
-  }
-
-  void tellUnavailable(UnavailableException outage) {
-    // The end of these locks is no outage.
-    if (isClosed) return;
-    tell(() -> observer.unavailable(outage));
-  }
-
-  /** Runs code of the program on a thread where it may block. */
-  static void tell(Runnable told) {
-    EVENTS.execute(() -> {
-      try {
-        told.run();
-      } catch (RuntimeException | Error fault) {
-        Logger logger = System.getLogger("io.github.redislock");
-        logger.log(Level.WARNING, "an observer or onLost failed", fault);
-      }
-    });
-  }
-
-  ScheduledFuture<?> after(long nanos, Runnable work) {
-    if (isClosed) throw closed();
-    return timer.schedule(work, Math.max(nanos, 0), TimeUnit.NANOSECONDS);
-  }
-
-  private static Thread daemon(Runnable work, String name) {
-    Thread thread = new Thread(work, name);
-    thread.setDaemon(true);
-    return thread;
-  }
-
-  private static List<byte[]> bytesOf(String[] keys) {
-    LockOptions.check("keys", keys.length > 0, "one key or several");
-    List<byte[]> all = new ArrayList<>(keys.length);
-    Set<String> seen = new HashSet<>();
-    for (String key : keys) {
-      LockOptions.check("keys", seen.add(Objects.requireNonNull(key, "key")), "different");
-      all.add(key.getBytes(UTF_8));
+  /** Returns the hold of a new grant, which the keeper looks after from now on. */
+  Hold hold(Grant grant) {
+    Hold hold = Hold.of(grant);
+    try {
+      keeper.hold(grant);
+    } catch (OutOfMemoryError noThread) {
+      grant.release();
+      throw noThread;
     }
-    return all;
+    Events.tell(() -> commands.observer.granted(hold));
+    return hold;
+  }
+
+  void tellWaited(RedisLock lock, Duration time, Outcome outcome) {
+    Events.tell(() -> commands.observer.waited(lock, time, outcome));
+  }
+
+  /** Returns what the server says about each key. */
+  List<Info> infosOf(Recipe recipe) {
+    List<@Nullable Object> replies = commands.ofEachKey(recipe, "INFO", "", "WAITERS", 0);
+    return replies.stream().map(Info::new).toList();
   }
 }

@@ -4,7 +4,7 @@ package io.github.redislock;
 public final class ModuleMissingException extends LockException {
   private static final long serialVersionUID = 1L;
 
-  ModuleMissingException(String message, Throwable cause) {
-    super(message, cause);
+  ModuleMissingException(String message) {
+    super(message, null);
   }
 }

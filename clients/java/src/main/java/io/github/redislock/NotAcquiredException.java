@@ -4,7 +4,7 @@ package io.github.redislock;
 public final class NotAcquiredException extends LockException {
   private static final long serialVersionUID = 1L;
 
-  NotAcquiredException(String message, Throwable cause) {
-    super(message, cause);
+  NotAcquiredException(String message) {
+    super(message, null);
   }
 }

@@ -1,10 +1,10 @@
 package io.github.redislock;
 
-/** Thrown if too few replicas acknowledged the grant in time. It was released. */
+/** Thrown if too few replicas acknowledged the grant in time. The grant was released. */
 public final class NotReplicatedException extends LockException {
   private static final long serialVersionUID = 1L;
 
-  NotReplicatedException(String message, Throwable cause) {
-    super(message, cause);
+  NotReplicatedException(String message) {
+    super(message, null);
   }
 }

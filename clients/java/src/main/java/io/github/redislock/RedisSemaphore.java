@@ -10,48 +10,59 @@ public final class RedisSemaphore {
   private final LockOptions options;
   private final String key;
   private final long limit;
+  private final RedisLock one;
 
   RedisSemaphore(Locks locks, LockOptions options, String key, long limit) {
     this.locks = locks;
-    LockOptions.check("options", options.token == null, "without a token: each hold has its own");
-    this.options = options.limit(limit);
+    this.options = options;
     this.key = key;
     this.limit = limit;
+    one = lock(1);
   }
 
   /** Waits for one permit, without a limit unless the option {@code longestWait} sets one. */
   public Hold acquire() throws InterruptedException {
-    return locks.lock(options, key).acquire();
+    return one.acquire();
   }
 
   /** Waits for permits like {@link #acquire()}, all of them or none. */
   public Hold acquire(long permits) throws InterruptedException {
-    return locks.lock(options.limit(limit, permits), key).acquire();
-  }
-
-  /** Waits for one permit. Returns nothing if there was none until the time was over. */
-  public Optional<Hold> tryAcquire(Duration time) throws InterruptedException {
-    return locks.lock(options, key).tryAcquire(time);
-  }
-
-  /** Waits for permits, all of them or none. */
-  public Optional<Hold> tryAcquire(long permits, Duration time) throws InterruptedException {
-    return locks.lock(options.limit(limit, permits), key).tryAcquire(time);
+    return lock(permits).acquire();
   }
 
   /** Tries once to get one permit. */
   public Optional<Hold> tryAcquire() {
-    return locks.lock(options, key).tryAcquire();
+    return one.tryAcquire();
   }
 
-  /** Waits for permits like {@link #acquire(long)}, without a thread. */
+  /** Waits for one permit. Returns nothing if there was none until the time was over. */
+  public Optional<Hold> tryAcquire(Duration time) throws InterruptedException {
+    return one.tryAcquire(time);
+  }
+
+  /** Waits for permits, all of them or none. */
+  public Optional<Hold> tryAcquire(long permits, Duration time) throws InterruptedException {
+    return lock(permits).tryAcquire(time);
+  }
+
+  /** Waits for permits like {@link #acquire(long)}, in a thread of the library. */
   public CompletableFuture<Hold> acquireAsync(long permits) {
-    return locks.lock(options.limit(limit, permits), key).acquireAsync();
+    return lock(permits).acquireAsync();
   }
 
-  /** Waits for permits without a thread. Nothing if there were too few until the time was over. */
+  /** Waits for permits like {@link #tryAcquire(long, Duration)}, in a thread of the library. */
   public CompletableFuture<Optional<Hold>> tryAcquireAsync(long permits, Duration time) {
-    return locks.lock(options.limit(limit, permits), key).tryAcquireAsync(time);
+    return lock(permits).tryAcquireAsync(time);
+  }
+
+  /** Asks the server how many permits are free now. */
+  public long availablePermits() {
+    long taken = locks.infosOf(one.recipe).stream().mapToLong(Info::permits).sum();
+    return Math.max(limit - taken, 0);
+  }
+
+  private RedisLock lock(long permits) {
+    return locks.lock(options.limit(limit, permits), key);
   }
 
   @Override

@@ -4,7 +4,7 @@ package io.github.redislock;
 public final class RefusedException extends LockException {
   private static final long serialVersionUID = 1L;
 
-  RefusedException(String message, Throwable cause) {
-    super(message, cause);
+  RefusedException(String message) {
+    super(message, null);
   }
 }

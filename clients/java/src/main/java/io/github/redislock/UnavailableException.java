@@ -1,10 +1,19 @@
 package io.github.redislock;
 
-/** Thrown if no server replied, or none could serve locks, in time. The cause says why. */
+import org.jspecify.annotations.Nullable;
+
+/** Thrown if no server could execute the command in time. The text and the cause say why. */
 public final class UnavailableException extends LockException {
   private static final long serialVersionUID = 1L;
 
-  UnavailableException(String message, Throwable cause) {
+  /** True if no reply came in time, and false if something failed. */
+  final boolean isLate;
+  /** The server, in words. */
+  final String server;
+
+  UnavailableException(String message, @Nullable Throwable cause, boolean isLate, String server) {
     super(message, cause);
+    this.isLate = isLate;
+    this.server = server;
   }
 }

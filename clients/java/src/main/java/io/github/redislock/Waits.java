@@ -1,37 +1,78 @@
 package io.github.redislock;
 
+import io.github.redislock.spi.Background;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
+import java.util.concurrent.Executors;
+import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
 
-/** Threads that wait for a future. */
-final class Waits {
-  private Waits() {}
+/** A call that waits in a thread of the library: a virtual one, where Java has them. */
+final class Waits<T> implements Runnable {
+  private static final Executor THREADS = threads();
 
-  /** Returns the result. Interrupts are kept for later. */
-  static <T> T uninterruptibly(CompletableFuture<T> future) {
-    boolean interrupted = false;
-    try {
-      while (true) {
-        try {
-          return interruptibly(future);
-        } catch (InterruptedException later) {
-          interrupted = true;
-        }
-      }
-    } finally {
-      if (interrupted) Thread.currentThread().interrupt();
-    }
+  private final CompletableFuture<T> result = new CompletableFuture<>();
+  private final Callable<T> call;
+  private final Consumer<T> unwanted;
+  /** The thread while the call runs. */
+  private @Nullable Thread thread;
+
+  private Waits(Callable<T> call, Consumer<T> unwanted) {
+    this.call = call;
+    this.unwanted = unwanted;
   }
 
-  /** Returns the result, or throws its exception with the stack of this thread. */
-  static <T> T interruptibly(CompletableFuture<T> future) throws InterruptedException {
+  /**
+   * Executes a call in the background. If the future ends first, the call is interrupted, and its
+   * result goes to {@code unwanted}.
+   */
+  static <T> CompletableFuture<T> inBackground(Callable<T> call, Consumer<T> unwanted) {
+    Waits<T> waits = new Waits<>(call, unwanted);
+    THREADS.execute(waits);
+    waits.result.whenComplete((value, error) -> {
+      if (error != null) waits.interrupt();
+    });
+    return waits.result;
+  }
+
+  @Override
+  public void run() {
+    if (!begins()) return;
+    T value;
     try {
-      return future.get();
-    } catch (ExecutionException failed) {
-      Throwable cause = failed.getCause();
-      cause.addSuppressed(new Throwable("the call that failed"));
-      if (cause instanceof RuntimeException unchecked) throw unchecked;
-      throw new IllegalStateException(cause);
+      value = call.call();
+    } catch (Throwable error) {
+      ended();
+      result.completeExceptionally(error);
+      return;
+    }
+    ended();
+    if (!result.complete(value)) unwanted.accept(value);
+  }
+
+  private synchronized boolean begins() {
+    if (result.isDone()) return false;
+    thread = Thread.currentThread();
+    return true;
+  }
+
+  private synchronized void ended() {
+    thread = null;
+    Thread.interrupted();
+  }
+
+  private synchronized void interrupt() {
+    if (thread != null) thread.interrupt();
+  }
+
+  private static Executor threads() {
+    try {
+      // Java 21 has the method.
+      var method = Executors.class.getMethod("newVirtualThreadPerTaskExecutor");
+      return (Executor) method.invoke(null);
+    } catch (ReflectiveOperationException older) {
+      return Background::run;
     }
   }
 }

@@ -9,7 +9,9 @@ import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spi.Link;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
+import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.resource.ClientResources;
 import java.io.BufferedReader;
 import java.io.IOException;
@@ -27,6 +29,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
@@ -35,8 +38,8 @@ import redis.clients.jedis.RedisSentinelClient;
 import redis.clients.jedis.UnifiedJedis;
 
 /**
- * The driver of the conformance suite. Executes orders, each a line of JSON, with this library. Locks
- * belong to holds, because each order has a thread of its own; reentrant ones belong to one thread.
+ * The driver of the conformance suite: see docs/internals/client-tests.md. Each order has a thread of
+ * its own. The orders of a reentrant lock have one thread together, which owns the lock.
  */
 final class Driver {
   private final String client;
@@ -44,13 +47,25 @@ final class Driver {
   private final Map<Long, Thread> acquires = new ConcurrentHashMap<>();
   private final Map<RedisLock, String> names = new ConcurrentHashMap<>();
   private Locks locks;
+  private UnifiedJedis jedis;
+  /** Opens the program's own connection of Lettuce. */
+  private Runnable connection;
+  private StatefulRedisConnection<String, String> lettuce;
+  private StatefulRedisClusterConnection<String, String> lettuceOfCluster;
 
   private static final class Named {
-    final ExecutorService owner = Executors.newSingleThreadExecutor();
-    RedisLock lock;
-    LockOptions options;
-    boolean isReentrant;
-    Hold hold;
+    final RedisLock lock;
+    final LockOptions options;
+    /** The thread of a reentrant lock, or null. */
+    final ExecutorService owner;
+    /** The latest grant. */
+    volatile Hold hold;
+
+    Named(RedisLock lock, LockOptions options, boolean isReentrant) {
+      this.lock = lock;
+      this.options = options;
+      owner = isReentrant ? Executors.newSingleThreadExecutor() : null;
+    }
   }
 
   /** The threads of all Lettuce clients. */
@@ -68,7 +83,7 @@ final class Driver {
     BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
     for (String line = lines.readLine(); line != null; line = lines.readLine()) {
       JsonObject order = JsonParser.parseString(line).getAsJsonObject();
-      if (text(order, "do").equals("connect")) driver.obey(order);
+      if (List.of("connect", "lock").contains(text(order, "do"))) driver.obey(order);
       else threads.execute(() -> driver.obey(order));
     }
     // The held locks are not released.
@@ -96,7 +111,7 @@ final class Driver {
       case "connect" -> {
         Duration commandTimeout = ms(order, "command_timeout_ms", 1000);
         warmUp(is(order, "cluster"));
-        locks = new Locks(link(order), commandTimeout, new Told());
+        locks = new Locks(link(order), commandTimeout, new Observer());
         yield ok(true);
       }
       case "lock" -> makeLock(name, order);
@@ -106,11 +121,13 @@ final class Driver {
         if (thread != null) thread.interrupt();
         yield ok(true);
       }
-      case "block" -> block(name, named.get(name).lock, order);
+      case "block" -> block(name, named.get(name), order);
+      case "write" -> write(named.get(name), order);
+      case "storm" -> new Storm(named.get(name).lock, order).run();
       case "release" -> release(named.get(name));
       case "extend" -> extend(named.get(name), duration(order.get("lease_ms")));
       case "left" -> left(named.get(name));
-      case "owned" -> ok(named.get(name).lock.isOwned());
+      case "owned" -> ok(named.get(name).hold != null && named.get(name).hold.isOwned());
       case "release_all" -> {
         JsonObject answer = ok(true);
         answer.addProperty("count", locks.releaseAll());
@@ -141,7 +158,7 @@ final class Driver {
       servers.add("127.0.0.1:" + server.getLocalPort());
       order.add("servers", servers);
       order.addProperty("cluster", isCluster);
-      try (Locks cold = new Locks(link(order), Duration.ofSeconds(15), Observer.LOGGING)) {
+      try (Locks cold = new Locks(link(order), Duration.ofSeconds(15), LockObserver.LOGGING)) {
         cold.lock("k").tryAcquire();
         cold.lock("k").tryAcquire(Duration.ofMillis(1));
       } catch (LockException | InterruptedException busy) {
@@ -196,7 +213,7 @@ final class Driver {
     if (client.equals("jedis")) {
       CountDownLatch isMade = new CountDownLatch(1);
       JedisLink link = new JedisLink(() -> {
-        UnifiedJedis jedis = jedis(servers, isCluster, sentinel, order);
+        jedis = jedis(servers, isCluster, sentinel, order);
         isMade.countDown();
         return jedis;
       });
@@ -204,14 +221,21 @@ final class Driver {
       isMade.await(500, TimeUnit.MILLISECONDS);
       return link;
     }
-    if (isCluster) return new LettuceLink(RedisClusterClient.create(Threads.OF_LETTUCE, servers.stream().map(at -> uri(at, order)).toList()));
+    if (isCluster) {
+      RedisClusterClient client =
+          RedisClusterClient.create(Threads.OF_LETTUCE, servers.stream().map(at -> uri(at, order)).toList());
+      connection = () -> lettuceOfCluster = client.connect();
+      return new LettuceLink(client);
+    }
     RedisURI uri = uri(servers.get(0), order);
     if (sentinel != null) {
       RedisURI.Builder builder = RedisURI.builder().withSentinelMasterId(sentinel);
       servers.forEach(at -> builder.withSentinel(at.getHost(), at.getPort()));
       uri = builder.build();
     }
-    return new LettuceLink(RedisClient.create(Threads.OF_LETTUCE, uri));
+    RedisClient client = RedisClient.create(Threads.OF_LETTUCE, uri);
+    connection = () -> lettuce = client.connect();
+    return new LettuceLink(client);
   }
 
   private static RedisURI uri(HostAndPort at, JsonObject order) {
@@ -236,14 +260,26 @@ final class Driver {
   }
 
   private JsonObject makeLock(String name, JsonObject order) {
-    Named one = new Named();
+    LockOptions options = optionsOf(order).onLost(hold -> event("lost", "lock", name));
+    List<String> keys = new ArrayList<>();
+    for (JsonElement key : order.getAsJsonArray("keys")) {
+      if (!key.getAsJsonPrimitive().isString()) throw new Unrepresentable();
+      keys.add(key.getAsString());
+    }
+    RedisLock lock = locks.lock(options, keys.toArray(String[]::new));
+    named.put(name, new Named(lock, options, is(order, "reentrant")));
+    names.put(lock, name);
+    return ok(true);
+  }
+
+  private static LockOptions optionsOf(JsonObject order) {
     LockOptions options = LockOptions.defaults();
     if (has(order, "lease_ms")) options = options.lease(duration(order.get("lease_ms")));
     if (has(order, "keep_ms")) options = options.keep(duration(order.get("keep_ms")));
+    if (has(order, "margin_ms")) options = options.margin(duration(order.get("margin_ms")));
     if (has(order, "max_hold_ms")) options = options.longestHold(duration(order.get("max_hold_ms")));
     if (has(order, "wait_ms")) options = options.longestWait(duration(order.get("wait_ms")));
     if (has(order, "at_least_ms")) options = options.leastHold(duration(order.get("at_least_ms")));
-    if (has(order, "token")) options = options.token(text(order, "token"));
     if (has(order, "data")) options = options.data(text(order, "data"));
     if (has(order, "replicas")) options = options.replicas(order.get("replicas").getAsInt());
     if (is(order, "shared")) options = options.shared();
@@ -255,21 +291,7 @@ final class Driver {
     }
     if (is(order, "session")) options = options.session();
     if (!is(order, "renew") && has(order, "renew")) options = options.withoutRenewal();
-    if (!has(order, "token")) options = options.token(java.util.UUID.randomUUID().toString().replace("-", ""));
-    List<String> keys = new ArrayList<>();
-    for (JsonElement key : order.getAsJsonArray("keys")) {
-      if (!key.getAsJsonPrimitive().isString()) throw new Unrepresentable();
-      keys.add(key.getAsString());
-    }
-    options = options.onLost(lock -> event("lost", "lock", name));
-    one.options = options;
-    one.isReentrant = is(order, "reentrant");
-    one.lock = locks.lock(options, keys.toArray(String[]::new));
-    named.put(name, one);
-    names.put(one.lock, name);
-    JsonObject answer = ok(true);
-    answer.addProperty("token", new String(options.token, java.nio.charset.StandardCharsets.UTF_8));
-    return answer;
+    return options;
   }
 
   private static Optional<Duration> limitOf(JsonObject order) {
@@ -277,28 +299,36 @@ final class Driver {
   }
 
   private JsonObject acquire(Named one, Optional<Duration> limit) throws Exception {
-    long fence;
-    if (one.isReentrant) {
-      boolean isHeld = onOwner(one, () -> {
-        if (limit.isEmpty()) one.lock.lock();
-        return limit.isEmpty() || one.lock.tryLock(limit.get().toMillis(), java.util.concurrent.TimeUnit.MILLISECONDS);
-      });
-      if (!isHeld) return ok(false);
-      fence = one.lock.fence();
-    } else {
-      Optional<Hold> hold = limit.isEmpty() ? Optional.of(one.lock.acquire()) : one.lock.tryAcquire(limit.get());
-      if (hold.isEmpty()) return ok(false);
-      one.hold = hold.get();
-      fence = one.hold.fence();
-    }
+    if (one.owner != null) return acquireByThread(one, limit);
+    Optional<Hold> hold = limit.isEmpty() ? Optional.of(one.lock.acquire()) : one.lock.tryAcquire(limit.get());
+    if (hold.isEmpty()) return ok(false);
+    one.hold = hold.get();
+    return granted(one.hold.fence(), one.hold.token());
+  }
+
+  private static JsonObject acquireByThread(Named one, Optional<Duration> limit) throws Exception {
+    return onOwner(one, () -> {
+      if (limit.isEmpty()) one.lock.lock();
+      else if (!one.lock.tryLock(limit.get())) return ok(false);
+      return granted(one.lock.fence(), "");
+    });
+  }
+
+  private static JsonObject granted(long fence, String token) {
     JsonObject answer = ok(true);
     answer.addProperty("fence", fence);
+    answer.addProperty("token", token);
     return answer;
   }
 
-  private JsonObject block(String name, RedisLock lock, JsonObject order) throws Exception {
+  private static Hold entered(Named one, JsonObject order) throws InterruptedException {
     Optional<Duration> limit = limitOf(order);
-    try (Hold hold = limit.isEmpty() ? lock.acquire() : lock.acquire(limit.get())) {
+    one.hold = limit.isEmpty() ? one.lock.acquire() : one.lock.acquire(limit.get());
+    return one.hold;
+  }
+
+  private JsonObject block(String name, Named one, JsonObject order) throws Exception {
+    try (Hold hold = entered(one, order)) {
       event("in", "lock", name);
       Thread.sleep(order.get("work_ms").getAsLong());
       if (has(order, "fail")) throw new WorkFailed(text(order, "fail"));
@@ -308,38 +338,130 @@ final class Driver {
     }
   }
 
-  private JsonObject release(Named one) throws Exception {
-    if (one.isReentrant || one.hold == null) {
-      return ok(onOwner(one, () -> {
-        try {
-          one.lock.unlock();
-          return true;
-        } catch (LockLostException lost) {
-          return false;
-        }
-      }));
+  /** Writes the fence to a list until the loss of the lock. */
+  private JsonObject write(Named one, JsonObject order) throws Exception {
+    try (Hold hold = entered(one, order)) {
+      while (!hold.isLost()) {
+        push(text(order, "list"), Long.toString(hold.fence()));
+        Thread.sleep(2);
+      }
     }
-    Hold hold = one.hold;
-    one.hold = null;
-    return ok(hold.release());
+    return ok(true);
+  }
+
+  private void push(String list, String value) {
+    if (jedis == null) connect();
+    if (jedis != null) jedis.rpush(list, value);
+    else if (lettuce != null) lettuce.sync().rpush(list, value);
+    else lettuceOfCluster.sync().rpush(list, value);
+  }
+
+  private synchronized void connect() {
+    if (lettuce == null && lettuceOfCluster == null) connection.run();
+  }
+
+  /** Threads that acquire a lock with short limits, again and again. */
+  private static final class Storm {
+    private final RedisLock lock;
+    private final JsonObject order;
+    private final long endNanos;
+    private final List<Long> releaseNanos = new ArrayList<>();
+    private long mostLateNanos;
+
+    Storm(RedisLock lock, JsonObject order) {
+      this.lock = lock;
+      this.order = order;
+      endNanos = System.nanoTime() + order.get("seconds").getAsLong() * 1_000_000_000L;
+    }
+
+    JsonObject run() throws InterruptedException {
+      List<Thread> threads = new ArrayList<>();
+      for (int task = 0; task < order.get("tasks").getAsInt(); task++) threads.add(new Thread(this::acquire));
+      threads.forEach(Thread::start);
+      for (Thread thread : threads) thread.join();
+      List<Long> releases = releaseNanos.stream().sorted().toList();
+      JsonObject answer = ok(true);
+      answer.addProperty("grants", releases.size());
+      long p99 = releases.isEmpty() ? 0 : releases.get((int) (releases.size() * 0.99));
+      answer.addProperty("release_p99_ms", p99 / 1e6);
+      answer.addProperty("most_late_ms", mostLateNanos / 1e6);
+      return answer;
+    }
+
+    private void acquire() {
+      ThreadLocalRandom random = ThreadLocalRandom.current();
+      try {
+        while (System.nanoTime() < endNanos) {
+          Duration limit = Duration.ofMillis(random.nextLong(order.get("most_wait_ms").getAsLong() + 1));
+          long began = System.nanoTime();
+          Optional<Hold> hold = tried(limit);
+          noteLate(System.nanoTime() - began - limit.toNanos());
+          if (hold.isEmpty()) continue;
+          Thread.sleep(1);
+          began = System.nanoTime();
+          hold.get().release();
+          noteRelease(System.nanoTime() - began);
+        }
+      } catch (InterruptedException interrupt) {
+        Thread.currentThread().interrupt();
+      }
+    }
+
+    private Optional<Hold> tried(Duration limit) throws InterruptedException {
+      try {
+        return lock.tryAcquire(limit);
+      } catch (UnavailableException outage) {
+        return Optional.empty();
+      }
+    }
+
+    private synchronized void noteLate(long nanos) {
+      mostLateNanos = Math.max(mostLateNanos, nanos);
+    }
+
+    private synchronized void noteRelease(long nanos) {
+      releaseNanos.add(nanos);
+    }
+  }
+
+  private static Hold held(Named one) {
+    if (one.hold == null) throw new IllegalMonitorStateException("never acquired");
+    return one.hold;
+  }
+
+  private JsonObject release(Named one) throws Exception {
+    if (one.owner == null) return ok(held(one).release());
+    return onOwner(one, () -> {
+      try {
+        one.lock.unlock();
+        return ok(true);
+      } catch (LockLostException lost) {
+        return ok(false);
+      }
+    });
   }
 
   private JsonObject extend(Named one, Duration lease) throws Exception {
-    if (one.isReentrant || one.hold == null) return ok(onOwner(one, () -> one.lock.extend(lease)));
-    return ok(one.hold.extend(lease));
+    if (one.owner == null) return ok(held(one).extend(lease));
+    return onOwner(one, () -> ok(one.lock.extend(lease)));
   }
 
   private JsonObject left(Named one) {
     JsonObject answer = ok(true);
-    answer.addProperty("ms", one.lock.left().toMillis());
+    answer.addProperty("ms", one.hold == null ? 0 : one.hold.left().plusNanos(999_999).toMillis());
     return answer;
   }
 
-  private JsonObject state(Named one) {
+  private JsonObject state(Named one) throws Exception {
+    if (one.owner != null) return onOwner(one, () -> state(one.lock.isLost(), null, null));
+    return one.hold == null ? state(false, null, null) : state(one.hold.isLost(), one.hold.fence(), one.hold.token());
+  }
+
+  private static JsonObject state(boolean isLost, Long fence, String token) {
     JsonObject answer = ok(true);
-    answer.addProperty("lost", one.lock.isLost());
-    answer.addProperty("fence", one.lock.fence() == 0 ? null : one.lock.fence());
-    answer.addProperty("token", new String(one.options.token, java.nio.charset.StandardCharsets.UTF_8));
+    answer.addProperty("lost", isLost);
+    answer.addProperty("fence", fence);
+    answer.addProperty("token", token);
     return answer;
   }
 
@@ -386,7 +508,7 @@ final class Driver {
     }
   }
 
-  private final class Told implements Observer {
+  private final class Observer implements LockObserver {
     @Override
     public void waited(RedisLock lock, Duration waited, Outcome outcome) {
       JsonObject event = new JsonObject();
@@ -398,8 +520,8 @@ final class Driver {
     }
 
     @Override
-    public void granted(RedisLock lock, long fence) {
-      event("granted", "lock", names.get(lock));
+    public void granted(Hold hold) {
+      event("granted", "lock", names.get(hold.lock()));
     }
 
     @Override

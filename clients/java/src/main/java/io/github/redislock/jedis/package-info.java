@@ -1,2 +1,5 @@
 /** Locks on Jedis. */
+@NullMarked
 package io.github.redislock.jedis;
+
+import org.jspecify.annotations.NullMarked;

@@ -13,34 +13,32 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * The nodes of a cluster while one of them is silent. Lettuce's own refresh waits for that one, by
- * default for a minute.
+ * default for 10 s.
  */
 final class Nodes {
   private static final long ASK_MS = 200;
 
   private final RedisClusterClient client;
-  private final StatefulRedisClusterConnection<byte[], byte[]> connection;
 
-  Nodes(RedisClusterClient client, StatefulRedisClusterConnection<byte[], byte[]> connection) {
+  Nodes(RedisClusterClient client) {
     this.client = client;
-    this.connection = connection;
   }
 
-  /** Asks all nodes for the slots, and adopts what has changed. The future is true if something has. */
-  CompletableFuture<Boolean> ask() {
-    List<CompletableFuture<Boolean>> replies = new ArrayList<>();
-    for (RedisClusterNode node : client.getPartitions()) {
+  /** Asks the nodes for the slots by a connection, and tells the client what has changed. */
+  CompletableFuture<Void> ask(StatefulRedisClusterConnection<byte[], byte[]> connection) {
+    List<CompletableFuture<?>> replies = new ArrayList<>();
+    for (RedisClusterNode node : connection.getPartitions()) {
       replies.add(connection.getConnectionAsync(node.getUri().getHost(), node.getUri().getPort())
           .thenCompose(one -> one.async().clusterNodes())
-          .thenApply(this::adopt)
+          .thenAccept(nodes -> adopt(nodes, connection))
           .orTimeout(ASK_MS, TimeUnit.MILLISECONDS)
-          .exceptionally(silent -> false));
+          .exceptionally(silent -> null));
     }
-    return CompletableFuture.allOf(replies.toArray(CompletableFuture[]::new))
-        .thenApply(done -> replies.stream().anyMatch(CompletableFuture::join));
+    return CompletableFuture.allOf(replies.toArray(CompletableFuture[]::new));
   }
 
-  private synchronized boolean adopt(String told) {
+  private synchronized void adopt(
+      String told, StatefulRedisClusterConnection<byte[], byte[]> connection) {
     Partitions known = client.getPartitions();
     boolean isChanged = false;
     for (RedisClusterNode node : ClusterPartitionParser.parse(told)) {
@@ -50,9 +48,10 @@ final class Nodes {
       before.setSlots(node.getSlots());
       isChanged = true;
     }
-    if (!isChanged) return false;
+    if (!isChanged) return;
     known.updateCache();
-    if (connection instanceof StatefulRedisClusterConnectionImpl<?, ?> cached) cached.setPartitions(known);
-    return true;
+    if (connection instanceof StatefulRedisClusterConnectionImpl<?, ?> cached) {
+      cached.setPartitions(known);
+    }
   }
 }

@@ -10,27 +10,27 @@ public final class Command {
   private final String name;
   private final List<byte[]> keys;
   private final List<byte[]> arguments;
+  private final long blockNanos;
 
-  private Command(String name, List<byte[]> keys, List<byte[]> arguments) {
+  private Command(String name, List<byte[]> keys, List<byte[]> arguments, long blockNanos) {
     this.name = name;
     this.keys = keys;
     this.arguments = arguments;
+    this.blockNanos = blockNanos;
   }
 
-  /** Returns a command for all keys: {@code LOCK.verb}, or {@code LOCK.Mverb} for several keys. */
+  /** Returns {@code LOCK.verb}, or {@code LOCK.Mverb} for several keys. */
   public static Command of(String verb, List<byte[]> keys, Object... arguments) {
-    List<byte[]> words = new ArrayList<>(arguments.length);
+    List<byte[]> words = new ArrayList<>(arguments.length + 8);
     for (Object argument : arguments) {
       words.add(argument instanceof byte[] bytes ? bytes : argument.toString().getBytes(UTF_8));
     }
-    return new Command((keys.size() == 1 ? "LOCK." : "LOCK.M") + verb, keys, words);
+    return new Command((keys.size() == 1 ? "LOCK." : "LOCK.M") + verb, keys, words, 0);
   }
 
-  /** Returns this command with more arguments. */
-  public Command with(List<byte[]> more) {
-    List<byte[]> all = new ArrayList<>(arguments);
-    all.addAll(more);
-    return new Command(name, keys, all);
+  /** Returns this command, which blocks its connection for a time. */
+  public Command blocking(long nanos) {
+    return new Command(name, keys, arguments, nanos);
   }
 
   /** Returns the name of the command, for example {@code LOCK.ACQUIRE}. */
@@ -38,14 +38,24 @@ public final class Command {
     return name;
   }
 
-  /** Returns the keys, of which a cluster needs the first to find the node. */
+  /** Returns the keys. A cluster finds the node by the first one. */
   public List<byte[]> keys() {
     return keys;
   }
 
-  /** Returns the arguments after the keys. */
+  /** Returns the words after the keys. */
   public List<byte[]> arguments() {
     return arguments;
+  }
+
+  /** Returns true if the server may reply late on purpose. */
+  public boolean blocks() {
+    return blockNanos > 0;
+  }
+
+  /** Returns the time for which the server may withhold the reply. */
+  public long blockNanos() {
+    return blockNanos;
   }
 
   @Override

@@ -1,8 +1,11 @@
 package io.github.redislock.spi;
 
+import java.util.Set;
+
 /** An error reply of the server, in its own words. */
 public final class ServerError extends RuntimeException {
   private static final long serialVersionUID = 1L;
+  private static final Set<String> OF_REPLICAS = Set.of("READONLY", "MASTERDOWN");
 
   /** Makes the error of a reply. */
   public ServerError(String reply, Throwable cause) {
@@ -14,5 +17,10 @@ public final class ServerError extends RuntimeException {
     String reply = String.valueOf(getMessage());
     int end = reply.indexOf(' ');
     return end < 0 ? reply : reply.substring(0, end);
+  }
+
+  /** Returns true if the server isn't a primary, or not any more. */
+  public boolean isOfReplica() {
+    return OF_REPLICAS.contains(code());
   }
 }

@@ -1,0 +1,160 @@
+package io.github.redislock.jedis;
+
+import io.github.redislock.spi.Background;
+import io.github.redislock.spi.Call;
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.OutageException;
+import io.github.redislock.spi.Pool;
+import io.github.redislock.spi.ServerError;
+import java.lang.reflect.Field;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeoutException;
+import org.jspecify.annotations.Nullable;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.exceptions.JedisRedirectionException;
+import redis.clients.jedis.providers.ClusterConnectionProvider;
+import redis.clients.jedis.providers.ConnectionProvider;
+import redis.clients.jedis.providers.PooledConnectionProvider;
+import redis.clients.jedis.providers.SentineledConnectionProvider;
+import redis.clients.jedis.util.JedisClusterCRC16;
+
+/** The servers of the program's Jedis. After a failover its Sentinels give it another pool. */
+final class Servers {
+  private final ConnectionProvider provider;
+  /** Our connections beside each pool of the program. */
+  private final Map<redis.clients.jedis.util.Pool<Connection>, Node> nodes =
+      new ConcurrentHashMap<>();
+  private @Nullable CompletableFuture<Void> refreshing;
+  private volatile boolean isClosed;
+
+  Servers(ConnectionProvider provider) {
+    this.provider = provider;
+    pools();
+  }
+
+  /** Returns what makes the connections of a client. Jedis has no method that does. */
+  static ConnectionProvider providerOf(UnifiedJedis jedis) {
+    return (ConnectionProvider) hidden(UnifiedJedis.class, "provider", jedis);
+  }
+
+  private static Object hidden(Class<?> type, String name, Object object) {
+    try {
+      Field field = type.getDeclaredField(name);
+      field.setAccessible(true);
+      return field.get(object);
+    } catch (ReflectiveOperationException | RuntimeException hidden) {
+      throw new IllegalArgumentException(
+          "this Jedis hides its connections: give JedisLink a ConnectionProvider", hidden);
+    }
+  }
+
+  /** Returns the connections to the server of a command's first key. */
+  Node of(Command command, Call call) {
+    if (provider instanceof ClusterConnectionProvider cluster) {
+      HostAndPort address = cluster.getNode(JedisClusterCRC16.getSlot(command.keys().get(0)));
+      Node node = address == null ? null : at(cluster, address);
+      if (node != null) {
+        call.asks(address.toString());
+        return node;
+      }
+      refresh();
+      throw OutageException.failed(new IllegalStateException("no node is known to have the slot"));
+    }
+    redis.clients.jedis.util.Pool<Connection> current = pools().iterator().next();
+    // After a failover no connection leads to the old primary.
+    nodes.keySet().removeIf(pool -> pool != current && closed(nodes.get(pool)));
+    return node(current);
+  }
+
+  /** Returns the connections to the node that a redirection names. */
+  Node at(JedisRedirectionException redirection, Call call, long until)
+      throws InterruptedException {
+    ClusterConnectionProvider cluster = (ClusterConnectionProvider) provider;
+    HostAndPort address = redirection.getTargetNode();
+    CompletableFuture<Void> refreshed = refresh();
+    Node known = at(cluster, address);
+    if (known == null) {
+      known = at(cluster, address, call, until, refreshed);
+    }
+    call.asks(address.toString());
+    return known;
+  }
+
+  private Node at(ClusterConnectionProvider cluster, HostAndPort address, Call call, long until,
+      CompletableFuture<Void> refreshed) throws InterruptedException {
+    try {
+      call.await(refreshed, until);
+    } catch (ExecutionException failed) {
+      throw Pool.unchecked(Node.told(failed.getCause()));
+    } catch (TimeoutException late) {
+      throw OutageException.late(late);
+    }
+    Node node = at(cluster, address);
+    if (node != null) return node;
+    throw OutageException.failed(new IllegalStateException("the cluster doesn't know " + address));
+  }
+
+  private @Nullable Node at(ClusterConnectionProvider cluster, HostAndPort address) {
+    redis.clients.jedis.util.Pool<Connection> pool = cluster.getNodes().get(address.toString());
+    return pool == null ? null : node(pool);
+  }
+
+  private Node node(redis.clients.jedis.util.Pool<Connection> pool) {
+    Node node = nodes.computeIfAbsent(pool, Node::new);
+    if (isClosed) node.close();
+    return node;
+  }
+
+  /** Returns the pools of the servers that the program's client knows now. */
+  private Collection<? extends redis.clients.jedis.util.Pool<Connection>> pools() {
+    if (provider instanceof ClusterConnectionProvider cluster) return cluster.getNodes().values();
+    if (provider instanceof PooledConnectionProvider pooled) return List.of(pooled.getPool());
+    if (provider instanceof SentineledConnectionProvider sentineled) {
+      return List.of(primaryOf(sentineled));
+    }
+    throw new IllegalArgumentException(
+        "this kind of Jedis isn't supported: " + provider.getClass().getName());
+  }
+
+  /** Returns the pool of the primary. Jedis has a method that does since version 8. */
+  @SuppressWarnings("unchecked")
+  private static redis.clients.jedis.util.Pool<Connection> primaryOf(
+      SentineledConnectionProvider provider) {
+    return (redis.clients.jedis.util.Pool<Connection>)
+        hidden(SentineledConnectionProvider.class, "pool", provider);
+  }
+
+  /** Has the client look for its slots anew if a reply says that nobody serves them. */
+  ServerError noted(ServerError reply) {
+    if (reply.code().equals("CLUSTERDOWN")) refresh();
+    return reply;
+  }
+
+  /** Has the client of a cluster look for its slots, in the background: silent nodes take seconds. */
+  synchronized CompletableFuture<Void> refresh() {
+    if (!(provider instanceof ClusterConnectionProvider cluster)) {
+      return CompletableFuture.completedFuture(null);
+    }
+    if (refreshing == null || refreshing.isDone()) {
+      refreshing = CompletableFuture.runAsync(cluster::renewSlotCache, Background::run);
+    }
+    return refreshing;
+  }
+
+  private static boolean closed(@Nullable Node node) {
+    if (node != null) node.close();
+    return true;
+  }
+
+  void close() {
+    isClosed = true;
+    nodes.values().forEach(Node::close);
+  }
+}

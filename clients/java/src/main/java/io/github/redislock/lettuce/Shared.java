@@ -1,0 +1,132 @@
+package io.github.redislock.lettuce;
+
+import io.github.redislock.spi.Background;
+import io.github.redislock.spi.Call;
+import io.github.redislock.spi.Clock;
+import io.github.redislock.spi.OutageException;
+import io.github.redislock.spi.Pool;
+import io.github.redislock.spi.ServerError;
+import io.lettuce.core.api.StatefulConnection;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+
+/** The connection that all commands share which the server answers at once. */
+final class Shared {
+  /** The time after which another connection is opened beside one that is just being opened. */
+  private static final long OPENING_NANOS = TimeUnit.SECONDS.toNanos(2);
+
+  private final Supplier<StatefulConnection<byte[], byte[]>> opened;
+  private final Inspection inspection;
+  /** The times of the latest replies, by server. */
+  private final Map<String, Long> replies = new ConcurrentHashMap<>();
+  private @Nullable CompletableFuture<StatefulConnection<byte[], byte[]>> current;
+  private long begunAt;
+  private boolean isClosed;
+
+  /** A look, by a connection, at what has changed at its servers. */
+  interface Inspection {
+    CompletableFuture<?> by(StatefulConnection<byte[], byte[]> connection);
+  }
+
+  Shared(Supplier<StatefulConnection<byte[], byte[]>> opened, Inspection inspection) {
+    this.opened = opened;
+    this.inspection = inspection;
+  }
+
+  /** Sends a command on the connection, which is dropped if it failed or its server is silent. */
+  @Nullable Object exchange(
+      Call call, long until, Pool.Exchange<StatefulConnection<byte[], byte[]>> exchange)
+      throws InterruptedException {
+    CompletableFuture<StatefulConnection<byte[], byte[]>> opening = opening();
+    StatefulConnection<byte[], byte[]> connection = connection(opening, call, until);
+    long began = Clock.now();
+    call.sends();
+    try {
+      Object reply = exchange.run(connection);
+      answered(call);
+      return reply;
+    } catch (RuntimeException | Error error) {
+      Throwable failure = Failures.told(error);
+      if (failure instanceof ServerError reply) {
+        answered(call);
+        // The name of the server may lead to the new primary by now.
+        if (reply.isOfReplica()) drop(opening);
+      } else if (failure instanceof OutageException outage && isDead(outage, call, began)) {
+        drop(opening);
+      }
+      throw Pool.unchecked(failure);
+    }
+  }
+
+  private void answered(Call call) {
+    call.answered();
+    replies.put(call.server(), Clock.now());
+  }
+
+  /** Returns true if a connection failed, or its server sent no reply for a while. */
+  private boolean isDead(OutageException outage, Call call, long began) {
+    long since = Math.max(began, replies.getOrDefault(call.server(), began));
+    return !outage.isLate() || Clock.now() - since >= Pool.SILENCE_NANOS;
+  }
+
+  private static StatefulConnection<byte[], byte[]> connection(
+      CompletableFuture<StatefulConnection<byte[], byte[]>> opening, Call call, long until)
+      throws InterruptedException {
+    try {
+      return call.await(opening, until);
+    } catch (ExecutionException failed) {
+      throw Pool.unchecked(Failures.told(failed.getCause()));
+    } catch (TimeoutException late) {
+      throw OutageException.late(late);
+    }
+  }
+
+  /** Returns the connection, or its failure to open, which the next call repeats. */
+  private synchronized CompletableFuture<StatefulConnection<byte[], byte[]>> opening() {
+    if (isClosed) throw new IllegalStateException("these locks are closed");
+    CompletableFuture<StatefulConnection<byte[], byte[]>> known = current;
+    if (known != null && isUsable(known)) return known;
+    if (known != null) closeLater(known);
+    begunAt = Clock.now();
+    // In a thread of the library, because Lettuce blocks until the connection is open.
+    current = CompletableFuture.supplyAsync(opened, Background::run);
+    return current;
+  }
+
+  private boolean isUsable(CompletableFuture<StatefulConnection<byte[], byte[]>> opening) {
+    if (!opening.isDone()) return Clock.now() - begunAt < OPENING_NANOS;
+    return !opening.isCompletedExceptionally() && opening.join().isOpen();
+  }
+
+  private void drop(CompletableFuture<StatefulConnection<byte[], byte[]>> dead) {
+    synchronized (this) {
+      if (current != dead) return;
+      current = null;
+    }
+    closeLater(dead);
+  }
+
+  /** Closes a connection after a last inspection. */
+  private void closeLater(CompletableFuture<StatefulConnection<byte[], byte[]>> opening) {
+    opening.thenAccept(connection ->
+        inspection.by(connection).whenComplete((done, error) -> connection.closeAsync()));
+  }
+
+  /** Inspects the servers, if there is a connection. */
+  synchronized void inspect() {
+    if (current != null && current.isDone()) current.thenAccept(inspection::by);
+  }
+
+  synchronized CompletableFuture<?> close() {
+    isClosed = true;
+    return current == null
+        ? CompletableFuture.completedFuture(null)
+        : current.thenCompose(StatefulConnection::closeAsync);
+  }
+}
