@@ -177,8 +177,8 @@ final class Commands {
       Background.run(() -> {
         try {
           Call.uninterruptibly(work);
-        } catch (RuntimeException error) {
-          // The observer has heard of an outage.
+        } catch (RuntimeException | LinkageError error) {
+          // The observer has heard of an outage, and the caller of a missing class.
         }
       });
     } catch (OutOfMemoryError noThread) {

@@ -22,6 +22,7 @@ import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -140,7 +141,7 @@ class KindsTest {
   }
 
   private static Locks locksOf(Link link) {
-    return new Locks(link, Duration.ofSeconds(8), Observer.LOGGING);
+    return new Locks(link, Duration.ofSeconds(8), LockObserver.LOGGING);
   }
 
   private static Link linkOf(ConnectionProvider provider) {
@@ -149,19 +150,19 @@ class KindsTest {
 
   private static void waitAndCancel(TestServer server, Locks locks) throws Exception {
     RedisLock lock = locks.lock("k");
-    RedisLock other = locks.lock("k");
     lock.lock();
-    assertFalse(other.tryLock());
-    CompletableFuture<Hold> waits = other.acquireAsync();
+    long fence = lock.fence();
+    assertEquals(Optional.empty(), lock.tryAcquire());
+    CompletableFuture<Hold> waits = lock.acquireAsync();
     CompletableFuture<Hold> cancelled = locks.lock("k").acquireAsync();
     until(() -> server.waiters("k") == 2);
     cancelled.cancel(true);
     until(() -> server.waiters("k") == 1);
     lock.unlock();
     try (Hold hold = held(waits)) {
-      assertTrue(hold.fence() > lock.fence());
+      assertTrue(hold.fence() > fence);
       assertTrue(hold.extend(Duration.ofMinutes(1)));
-      assertFalse(other.toString().contains(hold.token()));
+      assertFalse(hold.toString().contains(hold.token()));
     }
     try (Hold hold = locks.lock("k").acquire()) {
       until(() -> isRefused(() -> locks.lock("k").acquire(Duration.ofSeconds(1))));

@@ -2,6 +2,7 @@ package io.github.redislock;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.redislock.lettuce.LettuceLink;
@@ -19,9 +20,9 @@ class OptionsTest {
     LockOptions defaults = LockOptions.defaults().lease(Duration.ofSeconds(7)).shared();
     RedisClient client = RedisClient.create("redis://localhost:1");
     LettuceLink link = new LettuceLink(client);
-    try (Locks locks = new Locks(link, Duration.ofSeconds(1), Observer.LOGGING, defaults)) {
-      assertEquals("shared, lease PT7S", locks.lock("k").options.toString());
-      assertEquals("exclusive, lease PT30S", locks.lock(LockOptions.defaults(), "k").options.toString());
+    try (Locks locks = new Locks(link, Duration.ofSeconds(1), LockObserver.LOGGING, defaults)) {
+      assertEquals("shared, lease PT7S", locks.lock("k").recipe.options().toString());
+      assertEquals("exclusive, lease PT30S", locks.lock(LockOptions.defaults(), "k").recipe.options().toString());
     } finally {
       client.shutdown();
     }
@@ -30,9 +31,19 @@ class OptionsTest {
   @Test
   void theLongestHoldLimitsRenewedLeasesOnly() {
     LockOptions options = LockOptions.defaults().lease(Duration.ofHours(48));
-    assertEquals(Duration.ofHours(24), options.firstLease());
+    Duration longest = Duration.ofHours(24).plusSeconds(1);
+    assertEquals(longest, options.firstLease());
     assertEquals(Duration.ofHours(48), options.withoutRenewal().firstLease());
-    assertEquals(Duration.ofHours(24), options.withoutRenewal().session().firstLease());
+    assertEquals(longest, options.withoutRenewal().session().firstLease());
+  }
+
+  @Test
+  void theMarginIsATenthOfTheLeaseAndAtMostASecond() {
+    LockOptions options = LockOptions.defaults();
+    assertEquals(Duration.ofSeconds(1), options.marginOrDefault());
+    assertEquals(Duration.ofMillis(40), options.lease(Duration.ofMillis(400)).marginOrDefault());
+    LockOptions wrong = options.lease(Duration.ofSeconds(2)).margin(Duration.ofSeconds(2));
+    assertThrows(IllegalArgumentException.class, () -> Recipe.of(wrong, "k"));
   }
 
   @ParameterizedTest

@@ -75,7 +75,7 @@ final class TestServer implements AutoCloseable {
 
   Locks locks(Kind kind) {
     // A busy machine may need more than the default command timeout.
-    return new Locks(link(kind), Duration.ofSeconds(8), Observer.LOGGING);
+    return new Locks(link(kind), Duration.ofSeconds(8), LockObserver.LOGGING);
   }
 
   /** Returns a link by the names that a Redis client has in all of its versions. */

@@ -9,6 +9,7 @@ import io.lettuce.core.RedisException;
 import io.lettuce.core.cluster.PartitionSelectorException;
 import io.lettuce.core.cluster.UnknownPartitionException;
 import java.io.IOException;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 
@@ -35,8 +36,10 @@ final class Failures {
   }
 
   private static boolean isOutage(Throwable cause) {
-    // A closed connection and a full queue are bare RedisExceptions.
-    return cause instanceof RedisConnectionException
+    // A closed connection and a full queue are bare RedisExceptions. A connection that is being
+    // closed cancels its commands.
+    return cause instanceof CancellationException
+        || cause instanceof RedisConnectionException
         || cause instanceof PartitionSelectorException
         || cause instanceof UnknownPartitionException
         || cause instanceof IOException

@@ -4,6 +4,7 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 import static java.util.concurrent.CompletableFuture.completedFuture;
 
 import io.github.redislock.spi.Call;
+import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spi.OutageException;
@@ -67,10 +68,11 @@ public final class LettuceLink implements Link {
     if (!command.blocks() && call.tie() == null) {
       return shared.exchange(call, until, on -> exchange(on, command, call, until));
     }
+    long began = Clock.now();
     try {
       return lent.exchange(command, call, until, on -> exchange(on, command, call, until));
     } catch (OutageException outage) {
-      shared.inspect();
+      shared.suspect(call, began);
       throw outage;
     }
   }

@@ -118,9 +118,16 @@ final class Shared {
         inspection.by(connection).whenComplete((done, error) -> connection.closeAsync()));
   }
 
-  /** Inspects the servers, if there is a connection. */
-  synchronized void inspect() {
-    if (current != null && current.isDone()) current.thenAccept(inspection::by);
+  /** Drops the connection after another one failed, unless its server replied on this one since. */
+  void suspect(Call call, long began) {
+    CompletableFuture<StatefulConnection<byte[], byte[]>> suspected;
+    synchronized (this) {
+      suspected = current;
+    }
+    boolean hasReplied = replies.getOrDefault(call.server(), Long.MIN_VALUE) >= began;
+    if (suspected == null || !suspected.isDone()) return;
+    if (hasReplied) suspected.thenAccept(inspection::by);
+    else drop(suspected);
   }
 
   synchronized CompletableFuture<?> close() {

@@ -1,0 +1,59 @@
+package io.github.redislock;
+
+import io.github.redislock.spi.Call;
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
+import io.github.redislock.spi.ServerError;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+
+/** A link whose replies a test decides. */
+final class ScriptedLink implements Link {
+  static final List<Object> GRANT = List.of(1L, 7L);
+
+  final List<String> sent = new CopyOnWriteArrayList<>();
+  volatile Script script;
+
+  /** Returns the reply to a command. */
+  interface Script {
+    Object replyTo(Command command, long until) throws InterruptedException;
+  }
+
+  ScriptedLink(Script script) {
+    this.script = script;
+  }
+
+  /** Returns a link that grants everything at once. */
+  static ScriptedLink granting() {
+    return new ScriptedLink((command, until) -> granted(command));
+  }
+
+  static Object granted(Command command) {
+    boolean isAcquire = command.name().matches("LOCK.M?(ACQUIRE|WAIT)");
+    return isAcquire ? GRANT : (Object) Long.valueOf(command.keys().size());
+  }
+
+  @Override
+  public Object send(Command command, Call call, long until) throws InterruptedException {
+    StringBuilder words = new StringBuilder(command.name().substring("LOCK.".length()));
+    command.arguments().stream().skip(1).forEach(word -> words.append(' ').append(new String(word)));
+    sent.add(words.toString());
+    call.sends();
+    try {
+      Object reply = script.replyTo(command, until);
+      call.answered();
+      return reply;
+    } catch (ServerError reply) {
+      call.answered();
+      throw reply;
+    }
+  }
+
+  /** Returns the commands with this name. */
+  List<String> sent(String name) {
+    return sent.stream().filter(words -> words.startsWith(name)).toList();
+  }
+
+  @Override
+  public void close() {}
+}
