@@ -20,6 +20,7 @@ import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import java.time.Duration;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Supplier;
@@ -39,20 +40,21 @@ public final class LettuceLink implements Link {
 
   /** Makes a link to one server, or to the primary that Sentinel names. */
   public LettuceLink(RedisClient client) {
-    this(() -> client.connect(ByteArrayCodec.INSTANCE), one -> completedFuture(null));
+    Supplier<StatefulConnection<byte[], byte[]>> opened =
+        () -> unlimited(client.connect(ByteArrayCodec.INSTANCE));
+    lent = new Lent(opened);
+    // After a failover no wait stays at the old primary.
+    shared = new Shared(opened, one -> completedFuture(null), lent::restart);
   }
 
   /** Makes a link to a cluster. */
   public LettuceLink(RedisClusterClient client) {
-    this(() -> client.connect(ByteArrayCodec.INSTANCE),
-        all -> new Nodes(client).ask((StatefulRedisClusterConnection<byte[], byte[]>) all));
-  }
-
-  private LettuceLink(
-      Supplier<StatefulConnection<byte[], byte[]>> connects, Shared.Inspection inspection) {
-    Supplier<StatefulConnection<byte[], byte[]>> opened = () -> unlimited(connects.get());
-    shared = new Shared(opened, inspection);
+    Supplier<StatefulConnection<byte[], byte[]>> opened =
+        () -> unlimited(client.connect(ByteArrayCodec.INSTANCE));
+    Nodes nodes = new Nodes(client);
     lent = new Lent(opened);
+    shared = new Shared(opened,
+        all -> nodes.ask((StatefulRedisClusterConnection<byte[], byte[]>) all), lent::closeIdle);
   }
 
   /** Takes the client's timeout off, because each call has its own, and a wait may be longer. */
@@ -81,7 +83,7 @@ public final class LettuceLink implements Link {
       StatefulConnection<byte[], byte[]> connection, Command command, Call call, long until)
       throws InterruptedException {
     if (connection instanceof StatefulRedisClusterConnection<byte[], byte[]> all) {
-      call.asks(nodeOf(command, all));
+      connect(all, command, call, until);
     }
     CommandArgs<byte[], byte[]> words = new CommandArgs<>(ByteArrayCodec.INSTANCE);
     if (command.keys().size() > 1) words.add(command.keys().size());
@@ -91,21 +93,34 @@ public final class LettuceLink implements Link {
         new io.lettuce.core.protocol.Command<>(new Name(command.name()), new Reply(), words));
     connection.dispatch(sent);
     try {
-      return call.await(sent, until);
-    } catch (ExecutionException failed) {
-      throw new IllegalStateException(failed.getCause());
-    } catch (TimeoutException late) {
-      throw OutageException.late(late);
+      return awaited(sent, call, until);
     } finally {
       sent.cancel(true);
     }
   }
 
-  private static String nodeOf(
-      Command command, StatefulRedisClusterConnection<byte[], byte[]> all) {
+  /** Waits for the connection to a node. Until then a client may reject commands. */
+  private static void connect(
+      StatefulRedisClusterConnection<byte[], byte[]> all, Command command, Call call, long until)
+      throws InterruptedException {
     int slot = SlotHash.getSlot(command.keys().get(0));
     RedisClusterNode node = all.getPartitions().getPartitionBySlot(slot);
-    return node == null ? "" : node.getUri().getHost() + ":" + node.getUri().getPort();
+    if (node == null) return;
+    String host = node.getUri().getHost();
+    int port = node.getUri().getPort();
+    call.asks(host + ":" + port);
+    awaited(all.getConnectionAsync(host, port), call, until);
+  }
+
+  private static <T> @Nullable T awaited(Future<T> future, Call call, long until)
+      throws InterruptedException {
+    try {
+      return call.await(future, until);
+    } catch (ExecutionException failed) {
+      throw new IllegalStateException(failed.getCause());
+    } catch (TimeoutException late) {
+      throw OutageException.late(late);
+    }
   }
 
   @Override

@@ -13,6 +13,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
@@ -23,8 +24,11 @@ final class Shared {
 
   private final Supplier<StatefulConnection<byte[], byte[]>> opened;
   private final Inspection inspection;
+  private final Runnable dropped;
   /** The times of the latest replies, by server. */
   private final Map<String, Long> replies = new ConcurrentHashMap<>();
+  /** The failures since the latest reply. */
+  private final AtomicInteger failures = new AtomicInteger();
   private @Nullable CompletableFuture<StatefulConnection<byte[], byte[]>> current;
   private long begunAt;
   private boolean isClosed;
@@ -34,9 +38,12 @@ final class Shared {
     CompletableFuture<?> by(StatefulConnection<byte[], byte[]> connection);
   }
 
-  Shared(Supplier<StatefulConnection<byte[], byte[]>> opened, Inspection inspection) {
+  Shared(
+      Supplier<StatefulConnection<byte[], byte[]>> opened, Inspection inspection,
+      Runnable dropped) {
     this.opened = opened;
     this.inspection = inspection;
+    this.dropped = dropped;
   }
 
   /** Sends a command on the connection, which is dropped if it failed or its server is silent. */
@@ -59,6 +66,8 @@ final class Shared {
         if (reply.isOfReplica()) drop(opening);
       } else if (failure instanceof OutageException outage && isDead(outage, call, began)) {
         drop(opening);
+      } else if (failure instanceof OutageException) {
+        inspection.by(connection);
       }
       throw Pool.unchecked(failure);
     }
@@ -67,12 +76,14 @@ final class Shared {
   private void answered(Call call) {
     call.answered();
     replies.put(call.server(), Clock.now());
+    failures.set(0);
   }
 
-  /** Returns true if a connection failed, or its server sent no reply for a while. */
+  /** Returns true if a connection failed twice, or its server sent no reply for a while. */
   private boolean isDead(OutageException outage, Call call, long began) {
+    if (!outage.isLate()) return failures.incrementAndGet() > 1;
     long since = Math.max(began, replies.getOrDefault(call.server(), began));
-    return !outage.isLate() || Clock.now() - since >= Pool.SILENCE_NANOS;
+    return Clock.now() - since >= Pool.SILENCE_NANOS;
   }
 
   private static StatefulConnection<byte[], byte[]> connection(
@@ -110,6 +121,7 @@ final class Shared {
       current = null;
     }
     closeLater(dead);
+    dropped.run();
   }
 
   /** Closes a connection after a last inspection. */

@@ -134,9 +134,14 @@ public abstract class Pool<C> {
     for (C connection; (connection = idle.pollFirst()) != null; ) close(connection);
   }
 
-  /** Closes all connections. */
+  /** Closes all connections, for good. */
   public void close() {
     isClosed = true;
+    restart();
+  }
+
+  /** Closes all connections. The next commands open others. */
+  public void restart() {
     closeIdle();
     used.forEach(this::close);
   }
