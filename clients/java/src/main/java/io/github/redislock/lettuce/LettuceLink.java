@@ -29,7 +29,7 @@ import org.jspecify.annotations.Nullable;
 /**
  * Locks on Lettuce: one connection for all commands that the server answers at once, and
  * connections apart for waits and sessions. The link opens them from the client, so it needs none
- * of the program's.
+ * of the program's: the first one as soon as it is made.
  */
 public final class LettuceLink implements Link {
   /** The longest time that closing takes its caller. */
@@ -45,6 +45,7 @@ public final class LettuceLink implements Link {
     lent = new Lent(opened);
     // After a failover no wait stays at the old primary.
     shared = new Shared(opened, one -> completedFuture(null), lent::restart);
+    shared.begin();
   }
 
   /** Makes a link to a cluster. */
@@ -55,6 +56,7 @@ public final class LettuceLink implements Link {
     lent = new Lent(opened);
     shared = new Shared(opened,
         all -> nodes.ask((StatefulRedisClusterConnection<byte[], byte[]>) all), lent::closeIdle);
+    shared.begin();
   }
 
   /** Takes the client's timeout off, because each call has its own, and a wait may be longer. */

@@ -46,6 +46,11 @@ final class Shared {
     this.dropped = dropped;
   }
 
+  /** Opens the connection before it is needed. */
+  void begin() {
+    opening();
+  }
+
   /** Sends a command on the connection, which is dropped if it failed or its server is silent. */
   @Nullable Object exchange(
       Call call, long until, Pool.Exchange<StatefulConnection<byte[], byte[]>> exchange)
