@@ -45,6 +45,10 @@ final class Commands {
     attemptNanos = Math.max(Math.min(timeoutNanos, TimeUnit.SECONDS.toNanos(1)), timeoutNanos / 3);
   }
 
+  boolean isClosed() {
+    return isClosed;
+  }
+
   void close() {
     isClosed = true;
     link.close();

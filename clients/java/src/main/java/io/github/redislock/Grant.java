@@ -252,6 +252,7 @@ final class Grant {
         return commands.retry(call, end, at -> shareOnce(call, next, at));
       });
     } catch (RuntimeException error) {
+      unclear();
       commands.goOn(call -> release());
       throw error;
     }
@@ -259,6 +260,7 @@ final class Grant {
 
   private boolean shareOnce(Call call, Recipe next, long end) throws InterruptedException {
     if (!isHeld()) return false;
+    if (call.unanswered() > 0) unclear();
     long askedAt = Clock.now();
     Object reply = commands.ask(next.share(token), call, token, end);
     boolean isSame = reply instanceof List<?> granted && granted.get(1).equals(fence);
@@ -313,7 +315,7 @@ final class Grant {
 
   /** Releases the grant of a program that dropped it, which is a loss. */
   void drop() {
-    if (!end(State.LEFT)) return;
+    if (!end(State.LEFT) || commands.isClosed()) return;
     Events.LOG.log(Level.WARNING, "a hold of " + name() + " was dropped without a release");
     tellLost();
     commands.goOn(call -> leave(call, Clock.NEVER, Clock.now(), null));

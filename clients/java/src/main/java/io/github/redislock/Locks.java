@@ -1,5 +1,7 @@
 package io.github.redislock;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import io.github.redislock.LockObserver.Outcome;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Link;
@@ -99,7 +101,7 @@ public final class Locks implements AutoCloseable {
 
   /** Returns such a grant with options, whose lease it gets. */
   public Optional<Hold> adopt(LockOptions options, String token, long fence, String... keys) {
-    int length = Objects.requireNonNull(token, "token").length();
+    int length = Objects.requireNonNull(token, "token").getBytes(UTF_8).length;
     boolean isToken = length >= 1 && length <= 256 && !token.equals("*");
     LockOptions.check("token", isToken, "1 to 256 bytes, and not '*'");
     Grant grant = new Grant(lock(options, keys), token, fence);

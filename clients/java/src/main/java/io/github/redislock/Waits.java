@@ -48,7 +48,12 @@ final class Waits<T> implements Runnable {
       return;
     }
     ended();
-    if (!result.complete(value)) unwanted.accept(value);
+    if (result.complete(value)) return;
+    try {
+      unwanted.accept(value);
+    } catch (RuntimeException error) {
+      // Nobody waits for the release any more, which goes on.
+    }
   }
 
   private synchronized boolean begins() {

@@ -8,14 +8,11 @@ import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spi.OutageException;
-import io.github.redislock.spi.Pool;
 import io.github.redislock.spi.ServerError;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeoutException;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.Connection;
@@ -61,7 +58,7 @@ public final class JedisLink implements Link {
   @Override
   public @Nullable Object send(Command command, Call call, long until)
       throws InterruptedException {
-    Servers servers = servers(call, until);
+    Servers servers = call.await(opening(), until, Node::told);
     Node node = servers.of(command, call);
     boolean isAsking = false;
     for (int redirections = 0; ; redirections++) {
@@ -117,16 +114,6 @@ public final class JedisLink implements Link {
       }
     }
     return flat;
-  }
-
-  private Servers servers(Call call, long until) throws InterruptedException {
-    try {
-      return call.await(opening(), until);
-    } catch (ExecutionException failed) {
-      throw Pool.unchecked(Node.told(failed.getCause()));
-    } catch (TimeoutException late) {
-      throw OutageException.late(late);
-    }
   }
 
   /** Returns the program's client, or the failure to make it, which the next call repeats. */

@@ -4,7 +4,6 @@ import io.github.redislock.spi.Background;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.OutageException;
-import io.github.redislock.spi.Pool;
 import io.github.redislock.spi.ServerError;
 import java.lang.reflect.Field;
 import java.util.Collection;
@@ -12,8 +11,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeoutException;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.HostAndPort;
@@ -24,13 +21,13 @@ import redis.clients.jedis.providers.ConnectionProvider;
 import redis.clients.jedis.providers.PooledConnectionProvider;
 import redis.clients.jedis.providers.SentineledConnectionProvider;
 import redis.clients.jedis.util.JedisClusterCRC16;
+import redis.clients.jedis.util.Pool;
 
 /** The servers of the program's Jedis. After a failover its Sentinels give it another pool. */
 final class Servers {
   private final ConnectionProvider provider;
   /** Our connections beside each pool of the program. */
-  private final Map<redis.clients.jedis.util.Pool<Connection>, Node> nodes =
-      new ConcurrentHashMap<>();
+  private final Map<Pool<Connection>, Node> nodes = new ConcurrentHashMap<>();
   private @Nullable CompletableFuture<Void> refreshing;
   private volatile boolean isClosed;
 
@@ -65,11 +62,14 @@ final class Servers {
         return node;
       }
       refresh();
-      throw OutageException.failed(new IllegalStateException("no node is known to have the slot"));
+      throw unknown("no node is known to have the slot");
     }
-    redis.clients.jedis.util.Pool<Connection> current = pools().iterator().next();
+    Pool<Connection> current = pools().iterator().next();
     // After a failover no connection leads to the old primary.
-    nodes.keySet().removeIf(pool -> pool != current && closed(nodes.get(pool)));
+    for (Pool<Connection> pool : nodes.keySet()) {
+      Node superseded = pool == current ? null : nodes.remove(pool);
+      if (superseded != null) superseded.close();
+    }
     return node(current);
   }
 
@@ -78,42 +78,31 @@ final class Servers {
       throws InterruptedException {
     ClusterConnectionProvider cluster = (ClusterConnectionProvider) provider;
     HostAndPort address = redirection.getTargetNode();
-    CompletableFuture<Void> refreshed = refresh();
-    Node known = at(cluster, address);
-    if (known == null) {
-      known = at(cluster, address, call, until, refreshed);
-    }
+    CompletableFuture<?> refreshed = refresh();
+    if (at(cluster, address) == null) call.await(refreshed, until, Node::told);
+    Node node = at(cluster, address);
+    if (node == null) throw unknown("the cluster doesn't know " + address);
     call.asks(address.toString());
-    return known;
+    return node;
   }
 
-  private Node at(ClusterConnectionProvider cluster, HostAndPort address, Call call, long until,
-      CompletableFuture<Void> refreshed) throws InterruptedException {
-    try {
-      call.await(refreshed, until);
-    } catch (ExecutionException failed) {
-      throw Pool.unchecked(Node.told(failed.getCause()));
-    } catch (TimeoutException late) {
-      throw OutageException.late(late);
-    }
-    Node node = at(cluster, address);
-    if (node != null) return node;
-    throw OutageException.failed(new IllegalStateException("the cluster doesn't know " + address));
+  private static OutageException unknown(String text) {
+    return OutageException.failed(new IllegalStateException(text));
   }
 
   private @Nullable Node at(ClusterConnectionProvider cluster, HostAndPort address) {
-    redis.clients.jedis.util.Pool<Connection> pool = cluster.getNodes().get(address.toString());
+    Pool<Connection> pool = cluster.getNodes().get(address.toString());
     return pool == null ? null : node(pool);
   }
 
-  private Node node(redis.clients.jedis.util.Pool<Connection> pool) {
+  private Node node(Pool<Connection> pool) {
     Node node = nodes.computeIfAbsent(pool, Node::new);
     if (isClosed) node.close();
     return node;
   }
 
   /** Returns the pools of the servers that the program's client knows now. */
-  private Collection<? extends redis.clients.jedis.util.Pool<Connection>> pools() {
+  private Collection<? extends Pool<Connection>> pools() {
     if (provider instanceof ClusterConnectionProvider cluster) return cluster.getNodes().values();
     if (provider instanceof PooledConnectionProvider pooled) return List.of(pooled.getPool());
     if (provider instanceof SentineledConnectionProvider sentineled) {
@@ -125,10 +114,8 @@ final class Servers {
 
   /** Returns the pool of the primary. Jedis has a method that does since version 8. */
   @SuppressWarnings("unchecked")
-  private static redis.clients.jedis.util.Pool<Connection> primaryOf(
-      SentineledConnectionProvider provider) {
-    return (redis.clients.jedis.util.Pool<Connection>)
-        hidden(SentineledConnectionProvider.class, "pool", provider);
+  private static Pool<Connection> primaryOf(SentineledConnectionProvider provider) {
+    return (Pool<Connection>) hidden(SentineledConnectionProvider.class, "pool", provider);
   }
 
   /** Has the client look for its slots anew if a reply says that nobody serves them. */
@@ -146,11 +133,6 @@ final class Servers {
       refreshing = CompletableFuture.runAsync(cluster::renewSlotCache, Background::run);
     }
     return refreshing;
-  }
-
-  private static boolean closed(@Nullable Node node) {
-    if (node != null) node.close();
-    return true;
   }
 
   void close() {

@@ -4,10 +4,8 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 import static java.util.concurrent.CompletableFuture.completedFuture;
 
 import io.github.redislock.spi.Call;
-import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
-import io.github.redislock.spi.OutageException;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
@@ -20,7 +18,6 @@ import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import java.time.Duration;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Supplier;
@@ -42,7 +39,7 @@ public final class LettuceLink implements Link {
   public LettuceLink(RedisClient client) {
     Supplier<StatefulConnection<byte[], byte[]>> opened =
         () -> unlimited(client.connect(ByteArrayCodec.INSTANCE));
-    lent = new Lent(opened);
+    lent = new Lent(opened, this::suspect);
     // After a failover no wait stays at the old primary.
     shared = new Shared(opened, one -> completedFuture(null), lent::restart);
     shared.begin();
@@ -53,7 +50,7 @@ public final class LettuceLink implements Link {
     Supplier<StatefulConnection<byte[], byte[]>> opened =
         () -> unlimited(client.connect(ByteArrayCodec.INSTANCE));
     Nodes nodes = new Nodes(client);
-    lent = new Lent(opened);
+    lent = new Lent(opened, this::suspect);
     shared = new Shared(opened,
         all -> nodes.ask((StatefulRedisClusterConnection<byte[], byte[]>) all), lent::closeIdle);
     shared.begin();
@@ -69,16 +66,13 @@ public final class LettuceLink implements Link {
   @Override
   public @Nullable Object send(Command command, Call call, long until)
       throws InterruptedException {
-    if (!command.blocks() && call.tie() == null) {
-      return shared.exchange(call, until, on -> exchange(on, command, call, until));
-    }
-    long began = Clock.now();
-    try {
-      return lent.exchange(command, call, until, on -> exchange(on, command, call, until));
-    } catch (OutageException outage) {
-      shared.suspect(call, began);
-      throw outage;
-    }
+    return command.blocks() || call.tie() != null
+        ? lent.exchange(command, call, until, on -> exchange(on, command, call, until))
+        : shared.exchange(call, until, on -> exchange(on, command, call, until));
+  }
+
+  private void suspect(Call call, long sentAt) {
+    shared.suspect(call, sentAt);
   }
 
   private static @Nullable Object exchange(
@@ -95,7 +89,7 @@ public final class LettuceLink implements Link {
         new io.lettuce.core.protocol.Command<>(new Name(command.name()), new Reply(), words));
     connection.dispatch(sent);
     try {
-      return awaited(sent, call, until);
+      return call.await(sent, until, Failures::told);
     } finally {
       sent.cancel(true);
     }
@@ -111,18 +105,7 @@ public final class LettuceLink implements Link {
     String host = node.getUri().getHost();
     int port = node.getUri().getPort();
     call.asks(host + ":" + port);
-    awaited(all.getConnectionAsync(host, port), call, until);
-  }
-
-  private static <T> @Nullable T awaited(Future<T> future, Call call, long until)
-      throws InterruptedException {
-    try {
-      return call.await(future, until);
-    } catch (ExecutionException failed) {
-      throw new IllegalStateException(failed.getCause());
-    } catch (TimeoutException late) {
-      throw OutageException.late(late);
-    }
+    call.await(all.getConnectionAsync(host, port), until, Failures::told);
   }
 
   @Override

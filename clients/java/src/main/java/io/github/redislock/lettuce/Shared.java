@@ -10,9 +10,7 @@ import io.lettuce.core.api.StatefulConnection;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
@@ -56,7 +54,7 @@ final class Shared {
       Call call, long until, Pool.Exchange<StatefulConnection<byte[], byte[]>> exchange)
       throws InterruptedException {
     CompletableFuture<StatefulConnection<byte[], byte[]>> opening = opening();
-    StatefulConnection<byte[], byte[]> connection = connection(opening, call, until);
+    StatefulConnection<byte[], byte[]> connection = call.await(opening, until, Failures::told);
     long began = Clock.now();
     call.sends();
     try {
@@ -89,18 +87,6 @@ final class Shared {
     if (!outage.isLate()) return failures.incrementAndGet() > 1;
     long since = Math.max(began, replies.getOrDefault(call.server(), began));
     return Clock.now() - since >= Pool.SILENCE_NANOS;
-  }
-
-  private static StatefulConnection<byte[], byte[]> connection(
-      CompletableFuture<StatefulConnection<byte[], byte[]>> opening, Call call, long until)
-      throws InterruptedException {
-    try {
-      return call.await(opening, until);
-    } catch (ExecutionException failed) {
-      throw Pool.unchecked(Failures.told(failed.getCause()));
-    } catch (TimeoutException late) {
-      throw OutageException.late(late);
-    }
   }
 
   /** Returns the connection, or its failure to open, which the next call repeats. */

@@ -8,6 +8,7 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Supplier;
+import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /** The commands of one call of the program, and the waiting of its thread. */
@@ -90,14 +91,21 @@ public final class Call {
     return unanswered;
   }
 
-  /** Waits for a result. */
-  public <T> T await(Future<T> future, long until)
-      throws InterruptedException, ExecutionException, TimeoutException {
+  /**
+   * Waits for a result. Throws {@link OutageException} if the time is over first, and what {@code
+   * failure} makes of the cause if the future failed.
+   */
+  public <T extends @Nullable Object> T await(
+      Future<T> future, long until, UnaryOperator<Throwable> failure) throws InterruptedException {
     while (true) {
       try {
         return future.get(Math.max(until - Clock.now(), 0), TimeUnit.NANOSECONDS);
       } catch (InterruptedException interrupt) {
         note(interrupt);
+      } catch (ExecutionException failed) {
+        throw Pool.unchecked(failure.apply(failed.getCause()));
+      } catch (TimeoutException late) {
+        throw OutageException.late(late);
       }
     }
   }

@@ -5,9 +5,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -39,6 +37,11 @@ public abstract class Pool<C> {
   /** Returns the {@link ServerError} or {@link OutageException} of an error, or the error. */
   protected abstract Throwable failure(Throwable error);
 
+  /** Called after a connection failed on which a call sent a command at a time. */
+  protected void failed(Call call, long sentAt) {
+    closeIdle();
+  }
+
   /** A command and its reply on a connection. */
   @FunctionalInterface
   public interface Exchange<C> {
@@ -67,7 +70,7 @@ public abstract class Pool<C> {
       // A connection isn't dead because a short limit is over.
       long silence = Clock.now() - began - command.blockNanos();
       boolean isLate = failure instanceof OutageException outage && outage.isLate();
-      if (!isClean && (!isLate || silence >= SILENCE_NANOS)) closeIdle();
+      if (!isClean && (!isLate || silence >= SILENCE_NANOS)) failed(call, began);
       throw unchecked(failure);
     } finally {
       if (tie == null) putBack(connection, isClean);
@@ -106,13 +109,9 @@ public abstract class Pool<C> {
     });
     boolean isWanted = false;
     try {
-      C connection = call.await(opening, until);
+      C connection = call.await(opening, until, this::failure);
       isWanted = true;
       return connection;
-    } catch (ExecutionException failed) {
-      throw unchecked(failure(failed.getCause()));
-    } catch (TimeoutException late) {
-      throw OutageException.late(late);
     } finally {
       if (!isWanted && !opening.cancel(false)) opening.thenAccept(late -> putBack(late, true));
     }
