@@ -218,7 +218,7 @@ final class Grant {
         tie.close();
       }
     }
-    if (!isHeld) throw new LockLostException("lost before it was tied to its connection: " + name());
+    if (!isHeld) throw new LockLostException("lost before it was tied to a connection: " + name());
   }
 
   /** Sets the lease. Returns false if the lock was lost. */
@@ -243,7 +243,7 @@ final class Grant {
     });
   }
 
-  /** Makes the grant shared, for a thread that reads on after it wrote. Returns false after a loss. */
+  /** Makes the grant shared, for a thread that reads on after it wrote. False after a loss. */
   boolean share(LockOptions shared) {
     Recipe next = recipe.with(shared);
     try {

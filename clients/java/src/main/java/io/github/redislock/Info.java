@@ -30,7 +30,8 @@ record Info(@Nullable Object reply) {
     Map<String, Object> fields = new HashMap<>();
     if (!(list instanceof List<?> words)) return fields;
     for (int at = 0; at + 1 < words.size(); at += 2) {
-      if (words.get(at) instanceof byte[] name) fields.put(new String(name, UTF_8), words.get(at + 1));
+      Object value = words.get(at + 1);
+      if (words.get(at) instanceof byte[] name) fields.put(new String(name, UTF_8), value);
     }
     return fields;
   }

@@ -54,8 +54,8 @@ public final class Locks implements AutoCloseable {
   public Locks(
       Link link, Duration commandTimeout, LockObserver observer, LockOptions defaults) {
     Duration timeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
-    commands = new Commands(
-        Objects.requireNonNull(link, "link"), timeout, Objects.requireNonNull(observer, "observer"));
+    Objects.requireNonNull(link, "link");
+    commands = new Commands(link, timeout, Objects.requireNonNull(observer, "observer"));
     this.defaults = Objects.requireNonNull(defaults, "defaults");
   }
 

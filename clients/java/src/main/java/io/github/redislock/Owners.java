@@ -78,12 +78,12 @@ final class Owners {
 
   /** Throws if a wait would be for the thread itself. */
   private static void checkGrantable(Map<Name, Owned> all, Name name) {
-    for (Map.Entry<Name, Owned> other : all.entrySet()) {
-      boolean isBetweenReaders = name.isShared() && other.getKey().isShared();
-      if (isBetweenReaders || !other.getKey().overlaps(name) || !other.getValue().isHeld()) continue;
+    all.forEach((mine, owned) -> {
+      boolean isBetweenReaders = name.isShared() && mine.isShared();
+      if (isBetweenReaders || !mine.overlaps(name) || !owned.isHeld()) return;
       throw new DeadlockException(
-          "this thread would wait for itself, because it holds " + other.getValue().lock);
-    }
+          "this thread would wait for itself, because it holds " + owned.lock);
+    });
   }
 
   /** Takes a hold of the current thread off. Returns false if the lock was lost. */

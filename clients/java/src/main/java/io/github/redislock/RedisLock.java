@@ -140,7 +140,7 @@ public final class RedisLock implements Lock {
     return locks.owners.hold(this).fence();
   }
 
-  /** Returns the time until the current thread loses the lock if the lease isn't renewed, or zero. */
+  /** Returns the time until the current thread loses the lock without a renewal, or zero. */
   public Duration left() {
     return isHeldByCurrentThread() ? locks.owners.hold(this).left() : Duration.ZERO;
   }

@@ -38,8 +38,8 @@ import redis.clients.jedis.RedisSentinelClient;
 import redis.clients.jedis.UnifiedJedis;
 
 /**
- * The driver of the conformance suite: see docs/internals/client-tests.md. Each order has a thread of
- * its own. The orders of a reentrant lock have one thread together, which owns the lock.
+ * The driver of the conformance suite: see docs/internals/client-tests.md. Each order has a thread
+ * of its own. The orders of a reentrant lock have one thread together, which owns the lock.
  */
 final class Driver {
   private final String client;
@@ -300,7 +300,9 @@ final class Driver {
 
   private JsonObject acquire(Named one, Optional<Duration> limit) throws Exception {
     if (one.owner != null) return acquireByThread(one, limit);
-    Optional<Hold> hold = limit.isEmpty() ? Optional.of(one.lock.acquire()) : one.lock.tryAcquire(limit.get());
+    Optional<Hold> hold = limit.isEmpty()
+        ? Optional.of(one.lock.acquire())
+        : one.lock.tryAcquire(limit.get());
     if (hold.isEmpty()) return ok(false);
     one.hold = hold.get();
     return granted(one.hold.fence(), one.hold.token());
@@ -376,7 +378,8 @@ final class Driver {
 
     JsonObject run() throws InterruptedException {
       List<Thread> threads = new ArrayList<>();
-      for (int task = 0; task < order.get("tasks").getAsInt(); task++) threads.add(new Thread(this::acquire));
+      int tasks = order.get("tasks").getAsInt();
+      while (threads.size() < tasks) threads.add(new Thread(this::acquire));
       threads.forEach(Thread::start);
       for (Thread thread : threads) thread.join();
       List<Long> releases = releaseNanos.stream().sorted().toList();
@@ -392,7 +395,8 @@ final class Driver {
       ThreadLocalRandom random = ThreadLocalRandom.current();
       try {
         while (System.nanoTime() < endNanos) {
-          Duration limit = Duration.ofMillis(random.nextLong(order.get("most_wait_ms").getAsLong() + 1));
+          long mostMs = order.get("most_wait_ms").getAsLong();
+          Duration limit = Duration.ofMillis(random.nextLong(mostMs + 1));
           long began = System.nanoTime();
           Optional<Hold> hold = tried(limit);
           noteLate(System.nanoTime() - began - limit.toNanos());
@@ -454,7 +458,9 @@ final class Driver {
 
   private JsonObject state(Named one) throws Exception {
     if (one.owner != null) return onOwner(one, () -> state(one.lock.isLost(), null, null));
-    return one.hold == null ? state(false, null, null) : state(one.hold.isLost(), one.hold.fence(), one.hold.token());
+    Hold hold = one.hold;
+    if (hold == null) return state(false, null, null);
+    return state(hold.isLost(), hold.fence(), hold.token());
   }
 
   private static JsonObject state(boolean isLost, Long fence, String token) {

@@ -85,7 +85,7 @@ class GrantsTest {
     }
   }
 
-  /** The limit ends while the first replies say "not now": no outage, and nothing is left behind. */
+  /** The limit ends while the latest reply is "not now": no outage, and nothing is left. */
   @Test
   void theEndOfTheLimitIsNoOutage() throws Exception {
     ScriptedLink link = new ScriptedLink((command, until) -> {
@@ -112,7 +112,7 @@ class GrantsTest {
     }
   }
 
-  /** A grant whose reply took more than a third of the lease may be over, so it is asked for again. */
+  /** A grant whose reply took more than a third of the lease may be over. */
   @Test
   void aLateGrantIsConfirmed() throws Exception {
     CountDownLatch isSlow = new CountDownLatch(1);
@@ -247,7 +247,8 @@ class GrantsTest {
   void aLossIsToldAMarginBeforeTheEnd() throws Exception {
     CompletableFuture<Hold> told = new CompletableFuture<>();
     LockOptions options = LockOptions.defaults()
-        .lease(Duration.ofSeconds(3)).margin(Duration.ofMillis(2500)).withoutRenewal().onLost(told::complete);
+        .lease(Duration.ofSeconds(3)).margin(Duration.ofMillis(2500))
+        .withoutRenewal().onLost(told::complete);
     try (Locks locks = locks(ScriptedLink.granting())) {
       long began = System.nanoTime();
       Hold hold = locks.lock(options, "k").acquire();
@@ -264,7 +265,8 @@ class GrantsTest {
     CompletableFuture<Hold> told = new CompletableFuture<>();
     ScriptedLink link = ScriptedLink.granting();
     try (Locks locks = locks(link)) {
-      assertTrue(locks.lock(LockOptions.defaults().onLost(told::complete), "k").tryAcquire().isPresent());
+      LockOptions options = LockOptions.defaults().onLost(told::complete);
+      assertTrue(locks.lock(options, "k").tryAcquire().isPresent());
       until(() -> {
         System.gc();
         return link.sent("RELEASE").size() == 1;
@@ -317,7 +319,8 @@ class GrantsTest {
       }
     };
     CompletableFuture<Hold> told = new CompletableFuture<>();
-    LockOptions options = LockOptions.defaults().lease(Duration.ofMillis(100)).withoutRenewal().onLost(told::complete);
+    LockOptions options = LockOptions.defaults()
+        .lease(Duration.ofMillis(100)).withoutRenewal().onLost(told::complete);
     try (Locks locks = new Locks(ScriptedLink.granting(), TIMEOUT, failing)) {
       Hold hold = locks.lock(options, "k").acquire();
       assertSame(hold, told.get(20, TimeUnit.SECONDS));
@@ -329,7 +332,8 @@ class GrantsTest {
   void theLongestHoldEndsRenewal() throws Exception {
     ScriptedLink link = ScriptedLink.granting();
     try (Locks locks = locks(link)) {
-      LockOptions options = LockOptions.defaults().lease(Duration.ofSeconds(1)).longestHold(Duration.ofMillis(1500));
+      LockOptions options =
+          LockOptions.defaults().lease(Duration.ofSeconds(1)).longestHold(Duration.ofMillis(1500));
       Hold hold = locks.lock(options, "k").acquire();
       long began = System.nanoTime();
       until(hold::isLost);

@@ -28,7 +28,7 @@ import redis.clients.jedis.providers.PooledConnectionProvider;
 
 /** Holds, futures, semaphores, single flight, and the end of Locks, at a server. */
 class HoldsTest {
-  /** A future that ends in any other way than by its grant leaves nothing. KindsTest cancels one. */
+  /** A future that ends without its grant leaves nothing. KindsTest cancels one. */
   @ParameterizedTest
   @EnumSource
   void aTimeoutOfTheFutureLeavesNothing(TestServer.Kind kind) throws Exception {
@@ -139,7 +139,9 @@ class HoldsTest {
           }
         }, work -> new Thread(work).start()));
       }
-      for (CompletableFuture<String> each : all) assertEquals("done", each.get(20, TimeUnit.SECONDS));
+      for (CompletableFuture<String> each : all) {
+        assertEquals("done", each.get(20, TimeUnit.SECONDS));
+      }
       assertEquals(1, computed.get());
     }
   }

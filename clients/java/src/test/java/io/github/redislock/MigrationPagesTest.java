@@ -82,7 +82,7 @@ public class MigrationPagesTest {
   /** Returns a method with the calls of a cell. Each result goes to {@link #isOwner}. */
   private static String methodOf(int number, List<String> calls) {
     String body = "";
-    boolean declares = calls.stream().anyMatch(call -> call.contains("Hold hold = ") || call.contains("Hold> hold = "));
+    boolean declares = calls.stream().anyMatch(call -> call.contains(" hold = "));
     if (!declares) body += "Hold hold = given.hold();\n";
     for (String call : calls) {
       boolean isAssignment = call.contains(" hold = ");
@@ -109,7 +109,8 @@ public class MigrationPagesTest {
         List<Object> results = new ArrayList<>();
         calls.getMethod("call" + number, Locks.class, RedisLock.class, RedisSemaphore.class,
                 RedisReadWriteLock.class, Given.class, Thread.class, List.class)
-            .invoke(null, locks, lock, given.semaphore(), given.pages(), given, given.leader(), results);
+            .invoke(null, locks, lock, given.semaphore(), given.pages(), given, given.leader(),
+                results);
         for (Object result : results) assertFalse(isOwner(result), "a grant is dropped: " + cell);
         locks.releaseAll();
       } catch (InvocationTargetException fault) {

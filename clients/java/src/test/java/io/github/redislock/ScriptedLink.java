@@ -36,7 +36,9 @@ final class ScriptedLink implements Link {
   @Override
   public Object send(Command command, Call call, long until) throws InterruptedException {
     StringBuilder words = new StringBuilder(command.name().substring("LOCK.".length()));
-    command.arguments().stream().skip(1).forEach(word -> words.append(' ').append(new String(word)));
+    for (byte[] word : command.arguments().subList(1, command.arguments().size())) {
+      words.append(' ').append(new String(word));
+    }
     sent.add(words.toString());
     call.sends();
     try {

@@ -43,7 +43,8 @@ class SpeedTest {
   @Test
   void aPairOnLettuceTakesAtMostTwiceTheCpuOfRawCommands() throws Exception {
     try (TestServer server = new TestServer()) {
-      RedisClient client = RedisClient.create(TestServer.RESOURCES, "redis://localhost:" + server.port());
+      String address = "redis://localhost:" + server.port();
+      RedisClient client = RedisClient.create(TestServer.RESOURCES, address);
       try (StatefulRedisConnection<String, String> raw = client.connect();
           Locks locks = new Locks(new LettuceLink(client))) {
         compare(locks.lock("k"), () -> {
@@ -61,7 +62,8 @@ class SpeedTest {
     }
   }
 
-  private static void send(StatefulRedisConnection<String, String> on, String name, String... words) {
+  private static void send(
+      StatefulRedisConnection<String, String> on, String name, String... words) {
     CommandArgs<String, String> arguments = new CommandArgs<>(StringCodec.UTF8).addKey("raw");
     for (String word : words) arguments.add(word);
     on.sync().dispatch(new Name(name), new NestedMultiOutput<>(StringCodec.UTF8), arguments);
@@ -77,7 +79,8 @@ class SpeedTest {
   }
 
   private static double cpuOf(Runnable work) {
-    OperatingSystemMXBean system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+    OperatingSystemMXBean system =
+        (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
     long began = system.getProcessCpuTime();
     for (int count = 0; count < COUNT; count++) work.run();
     return system.getProcessCpuTime() - began;

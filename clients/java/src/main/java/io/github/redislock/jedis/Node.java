@@ -23,7 +23,7 @@ final class Node extends Pool<Connection> {
     return factory.makeObject().getObject();
   }
 
-  /** Returns true if Jedis needn't reopen a connection, which it would do without AUTH and SELECT. */
+  /** Returns true if Jedis needn't reopen a connection, which it does without AUTH and SELECT. */
   @Override
   protected boolean isOpen(Connection connection) {
     return connection.isConnected() && !connection.isBroken();

@@ -124,7 +124,7 @@ final class Servers {
     return reply;
   }
 
-  /** Has the client of a cluster look for its slots, in the background: silent nodes take seconds. */
+  /** Has the client of a cluster look for its slots in the background: silent nodes take long. */
   synchronized CompletableFuture<Void> refresh() {
     if (!(provider instanceof ClusterConnectionProvider cluster)) {
       return CompletableFuture.completedFuture(null);

@@ -8,7 +8,7 @@ import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
 
-/** A reply: null, a number, bytes, or a list of replies. A map is a list of its names and values. */
+/** A reply: null, a number, bytes, or a list of replies. A map is a list of names and values. */
 final class Reply extends CommandOutput<byte[], byte[], Object> {
   /** The lists that aren't complete, the innermost first. */
   private final Deque<List<Object>> open = new ArrayDeque<>();

@@ -2,7 +2,7 @@ package io.github.redislock.spi;
 
 import java.time.Duration;
 
-/** A monotonic clock. Its times are nanoseconds since the start of the program, so {@code <} works. */
+/** A monotonic clock. Its times are nanoseconds since the program began, so {@code <} works. */
 public final class Clock {
   /** The time that never comes. */
   public static final long NEVER = Long.MAX_VALUE;

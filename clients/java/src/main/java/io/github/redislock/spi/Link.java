@@ -3,8 +3,8 @@ package io.github.redislock.spi;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The library's way to a server, a Sentinel group or a cluster, through a Redis client. Many threads
- * use a link at the same time.
+ * The library's way to a server, a Sentinel group or a cluster, through a Redis client. Many
+ * threads use a link at the same time.
  */
 public interface Link extends AutoCloseable {
   /**
