@@ -106,9 +106,11 @@ class GrantsTest {
       throw new ServerError("NOPERM no right to " + new String(command.arguments().get(0)), null);
     });
     try (Locks locks = locks(link)) {
-      RefusedException refused = assertThrows(RefusedException.class, locks.lock("k")::tryLock);
-      assertTrue(refused.getMessage().endsWith("<token>"), refused.getMessage());
-      assertEquals(1, link.sent.size());
+      for (int count = 0; count < 200; count++) {
+        RefusedException refused = assertThrows(RefusedException.class, locks.lock("k")::tryLock);
+        assertTrue(refused.getMessage().endsWith("<token>"), refused.getMessage());
+      }
+      assertEquals(200, link.sent.size());
     }
   }
 
@@ -340,6 +342,7 @@ class GrantsTest {
       Duration time = Duration.ofNanos(System.nanoTime() - began);
       assertTrue(time.toMillis() > 1300, time.toString());
       List<String> extensions = link.sent("EXTEND");
+      assertTrue(extensions.size() <= 5, extensions.toString());
       String last = extensions.get(extensions.size() - 1);
       assertTrue(Integer.parseInt(last.split(" ")[2]) < 1000, last);
     }

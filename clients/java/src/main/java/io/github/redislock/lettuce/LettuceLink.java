@@ -66,6 +66,8 @@ public final class LettuceLink implements Link {
   @Override
   public @Nullable Object send(Command command, Call call, long until)
       throws InterruptedException {
+    // The release of a wait that is granted after an outage finds a connection.
+    shared.begin();
     return command.blocks() || call.tie() != null
         ? lent.exchange(command, call, until, on -> exchange(on, command, call, until))
         : shared.exchange(call, until, on -> exchange(on, command, call, until));

@@ -44,7 +44,7 @@ final class Shared {
     this.dropped = dropped;
   }
 
-  /** Opens the connection before it is needed. */
+  /** Opens the connection, if it isn't open, before it is needed. */
   void begin() {
     opening();
   }
