@@ -72,8 +72,6 @@ final class Commands {
       if (!token.isEmpty()) text = text.replace(token, "<token>");
       if (!isOutage(reply.code(), text)) throw refusal(reply.code(), text);
       throw new UnavailableException(in(call.server()) + text, null, false, call.server());
-    } catch (IllegalStateException error) {
-      throw isClosed ? closed() : error;
     }
   }
 

@@ -118,7 +118,7 @@ public final class JedisLink implements Link {
 
   /** Returns the program's client, or the failure to make it, which the next call repeats. */
   private synchronized CompletableFuture<Servers> opening() {
-    if (isClosed) throw new IllegalStateException("these locks are closed");
+    if (isClosed) throw OutageException.closed();
     CompletableFuture<Servers> current = opening;
     if (current == null || current.isCompletedExceptionally()) {
       // In a thread of the library, because a client connects while it is made.

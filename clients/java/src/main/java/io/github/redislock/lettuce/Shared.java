@@ -91,7 +91,7 @@ final class Shared {
 
   /** Returns the connection, or its failure to open, which the next call repeats. */
   private synchronized CompletableFuture<StatefulConnection<byte[], byte[]>> opening() {
-    if (isClosed) throw new IllegalStateException("these locks are closed");
+    if (isClosed) throw OutageException.closed();
     CompletableFuture<StatefulConnection<byte[], byte[]>> known = current;
     if (known != null && isUsable(known)) return known;
     if (known != null) closeLater(known);

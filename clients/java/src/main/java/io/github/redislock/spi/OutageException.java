@@ -16,6 +16,11 @@ public final class OutageException extends RuntimeException {
     return new OutageException(inWords(cause), cause, false);
   }
 
+  /** Makes the failure of connections that were closed for good. */
+  public static OutageException closed() {
+    return failed(new IllegalStateException("these connections are closed"));
+  }
+
   /** Makes the lack of a reply in time. */
   public static OutageException late(Throwable cause) {
     return new OutageException("no reply in time", cause, true);

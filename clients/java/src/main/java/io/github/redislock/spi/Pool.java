@@ -22,6 +22,7 @@ public abstract class Pool<C> {
   private static final int MOST_IDLE = 32;
 
   private final Deque<C> idle = new ConcurrentLinkedDeque<>();
+  /** The connections that a command uses, except those of ties, which only their ties close. */
   private final Set<C> used = ConcurrentHashMap.newKeySet();
   private volatile boolean isClosed;
 
@@ -79,16 +80,16 @@ public abstract class Pool<C> {
   }
 
   private C taken(Call call, long until) throws InterruptedException {
-    checkOpen();
+    if (isClosed) throw OutageException.closed();
     if (until <= Clock.now()) throw OutageException.late(null);
     for (C connection; (connection = idle.pollFirst()) != null; close(connection)) {
-      if (isOpen(connection)) return inUse(connection);
+      if (isOpen(connection)) return inUse(connection, call);
     }
-    return inUse(opened(call, until));
+    return inUse(opened(call, until), call);
   }
 
-  private C inUse(C connection) {
-    used.add(connection);
+  private C inUse(C connection, Call call) {
+    if (call.tie() == null) used.add(connection);
     if (isClosed) close(connection);
     return connection;
   }
@@ -139,14 +140,10 @@ public abstract class Pool<C> {
     restart();
   }
 
-  /** Closes all connections. The next commands open others. */
+  /** Closes all connections, except those of ties. The next commands open others. */
   public void restart() {
     closeIdle();
     used.forEach(this::close);
-  }
-
-  private void checkOpen() {
-    if (isClosed) throw new IllegalStateException("these locks are closed");
   }
 
   /** Returns an error to throw. */
