@@ -241,7 +241,7 @@ class HoldsTest {
         }));
       }
       CompletableFuture.allOf(all.toArray(CompletableFuture[]::new)).get(60, TimeUnit.SECONDS);
-      assertTrue(server.connections() <= 20, server.connections() + " connections");
+      assertTrue(server.connections() <= 40, server.connections() + " connections");
     }
   }
 
