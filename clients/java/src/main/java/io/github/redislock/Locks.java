@@ -30,8 +30,8 @@ public final class Locks implements AutoCloseable {
   private static final SecureRandom RANDOM = new SecureRandom();
 
   final Commands commands;
-  final Keeper keeper = new Keeper();
-  final Crowd.All crowds = new Crowd.All();
+  final Keeper keeper;
+  final Crowd.All crowds;
   final Owners owners = new Owners();
   private final LockOptions defaults;
 
@@ -56,7 +56,24 @@ public final class Locks implements AutoCloseable {
     Duration timeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
     Objects.requireNonNull(link, "link");
     commands = new Commands(link, timeout, Objects.requireNonNull(observer, "observer"));
+    keeper = new Keeper();
+    crowds = new Crowd.All();
     this.defaults = Objects.requireNonNull(defaults, "defaults");
+  }
+
+  private Locks(Locks other) {
+    commands = other.commands;
+    keeper = other.keeper;
+    crowds = other.crowds;
+    defaults = other.defaults;
+  }
+
+  /**
+   * Returns these locks for other owners: a thread that holds a lock of these waits for it if it
+   * acquires it there. All else is shared, so closing one of them closes both.
+   */
+  public Locks apart() {
+    return new Locks(this);
   }
 
   /** Returns the options of locks that are asked for without options. */
