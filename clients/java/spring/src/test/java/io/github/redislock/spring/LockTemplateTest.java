@@ -5,8 +5,8 @@ import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 
 import io.github.redislock.LockLostException;
 import io.github.redislock.LockOptions;
+import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
-import io.github.redislock.Observer;
 import io.github.redislock.lettuce.LettuceLink;
 import io.lettuce.core.RedisClient;
 import io.micrometer.observation.tck.TestObservationRegistry;
@@ -31,7 +31,7 @@ class LockTemplateTest {
     server = TestServer.start();
     client = RedisClient.create("redis://127.0.0.1:" + server.port());
     // A busy machine may take its time.
-    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), Observer.LOGGING);
+    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
     template = new LockTemplate(locks, observations);
   }
 

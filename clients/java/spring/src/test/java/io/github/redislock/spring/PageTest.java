@@ -2,16 +2,20 @@ package io.github.redislock.spring;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.github.redislock.LockObserver;
+import io.github.redislock.Locks;
+import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spring.boot.RedisLockAutoConfiguration;
 import io.github.redislock.spring.boot.RedisLockIntegrationAutoConfiguration;
 import io.github.redislock.spring.boot.RedisLockProperties;
-import io.github.redislock.spring.integration.RedisLockRegistry;
+import io.lettuce.core.RedisClient;
 import java.io.StringWriter;
 import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -26,9 +30,10 @@ import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.json.JsonParserFactory;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.integration.support.locks.LockRegistry;
 import org.springframework.util.ClassUtils;
 
-/** The pages of the starter: their code compiles, and their properties exist. */
+/** The pages of the starter: their examples compile, their calls run, and their properties exist. */
 class PageTest {
   private static final Path PAGE = Path.of("README.md");
   private static final Path MIGRATION = Path.of("../../../docs/migrate/spring.md");
@@ -36,20 +41,21 @@ class PageTest {
       import io.github.redislock.*;
       import io.github.redislock.lettuce.LettuceLink;
       import io.github.redislock.spi.Link;
-      import io.github.redislock.spring.integration.RedisLockRegistry;
-      import io.github.redislock.spring.shedlock.RedisLockProvider;
       import io.lettuce.core.RedisClient;
       import java.time.Duration;
-      import java.util.concurrent.TimeUnit;
+      import java.util.concurrent.CompletableFuture;
+      import java.util.concurrent.locks.Lock;
+      import static java.util.concurrent.TimeUnit.SECONDS;
       import org.springframework.context.annotation.Bean;
       import org.springframework.integration.support.locks.*;
+      import org.springframework.scheduling.TaskScheduler;
+      import org.springframework.scheduling.concurrent.SimpleAsyncTaskScheduler;
       import org.springframework.stereotype.Service;
       """;
 
-  private static final String REGISTRY =
-      ClassUtils.isPresent("org.springframework.integration.support.locks.DistributedLock", null)
-          ? "LockRegistry<DistributedLock>"
-          : "LockRegistry";
+  private static final boolean IS_SEVEN =
+      ClassUtils.isPresent("org.springframework.integration.support.locks.DistributedLock", null);
+  private static final String REGISTRY = IS_SEVEN ? "LockRegistry<DistributedLock>" : "LockRegistry";
 
   @TempDir Path folder;
 
@@ -74,21 +80,83 @@ class PageTest {
         .withBean(LettuceConnectionFactory.class, () -> new LettuceConnectionFactory("127.0.0.1", 1))
         .withBean(injected)
         .run(context -> assertThat(injected.getField("registry").get(context.getBean(injected)))
-            .isSameAs(context.getBean(RedisLockRegistry.class)));
+            .isSameAs(context.getBean(LockRegistry.class)));
   }
 
   @Test
-  void theNewLinesOfTheMigrationCompile() throws Exception {
-    StringBuilder all = new StringBuilder(IMPORTS + "class Migration {\n  void run(Locks locks, RedisLock lock) {\n");
-    int lines = 0;
-    for (String row : found(MIGRATION, "^\\| `[^\\n]*? \\| ([^\\n]*) \\|$")) {
-      for (String code : matches(row, "`((?:new RedisLock|locks\\.|lock\\.|RedisLock lock =)[^`]*)`")) {
-        all.append("    { ").append(code.replace("RedisLock lock =", "RedisLock made =")).append("; }\n");
-        lines++;
-      }
+  void theCallsOfSpringIntegrationRun() throws Exception {
+    String type = IS_SEVEN ? "DistributedLockRegistry" : "RedisLockRegistry";
+    int rows = run("From Spring Integration's", """
+        static Lock lock;
+        static %1$s registry;
+        static %1$s distributed;
+        static TaskScheduler scheduler = new SimpleAsyncTaskScheduler();
+        """.formatted(type), """
+        registry = new %1$s(locks, "orders");
+        distributed = new %1$s(locks, "others");
+        distributed.obtain("42").lock();
+        lock = registry.obtain("42");
+        lock.lock();
+        """.formatted(type));
+    assertThat(rows).isEqualTo(IS_SEVEN ? 14 : 10);
+  }
+
+  @Test
+  void theCallsOfShedLockRun() throws Exception {
+    assertThat(run("From ShedLock's", "", "")).isEqualTo(3);
+  }
+
+  @Test
+  void theCallsInPlaceOfRedissonRun() throws Exception {
+    int rows = run("From Redisson's", "static RedisLock lock; static Hold hold;", """
+        lock = locks.lock("orders:42");
+        hold = locks.lock("orders:43").tryAcquire().orElseThrow();
+        """);
+    assertThat(rows).isEqualTo(13);
+  }
+
+  /** Runs the calls of each row of a section as a program. Returns the number of rows. */
+  private int run(String section, String fields, String first) throws Exception {
+    String text = found(MIGRATION, "^## " + section + "(.*?)(?=^## |\\z)").get(0);
+    String imports = String.join("\n", matches(text, "`(import io\\.github[^`]*)`").stream().filter(PageTest::isOfVersion).toList());
+    int count = 0;
+    for (List<String> calls : rows(text)) {
+      String name = "Row" + count++;
+      compile(name, IMPORTS + imports + "public class " + name + " {\n  static Locks locks;\n" + fields
+          + "  static void pay(String order) {}\n  public static void run(Locks given) throws Throwable {\n"
+          + "    locks = given;\n" + first + String.join(";\n", calls) + ";\n  }\n}");
+      run(name);
     }
-    assertThat(lines).isGreaterThan(12);
-    compile("Migration", all + "  }\n}");
+    return count;
+  }
+
+  private void run(String name) throws Exception {
+    try (TestServer server = TestServer.start();
+        RedisClient client = RedisClient.create("redis://127.0.0.1:" + server.port());
+        Locks locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
+        URLClassLoader loader = new URLClassLoader(new URL[] {folder.toUri().toURL()})) {
+      loader.loadClass(name).getMethod("run", Locks.class).invoke(null, locks);
+    }
+  }
+
+  /** Returns the calls of each row that has some: those that are new, or that stay. */
+  private static List<List<String>> rows(String text) {
+    List<List<String>> rows = new ArrayList<>();
+    boolean areNew = true;
+    for (String line : text.lines().filter(line -> line.startsWith("| ")).toList()) {
+      String[] cells = line.split(" \\| ");
+      if (line.startsWith("| now |") || line.startsWith("| call |")) areNew = line.startsWith("| now |");
+      String cell = areNew && !cells[1].startsWith("the same") ? cells[1] : cells[0];
+      List<String> calls = matches(cell, "`([^`@]*\\))`").stream().filter(PageTest::isOfVersion).toList();
+      // A call that drops its hold would lose the lock.
+      assertThat(calls).allMatch(call -> !call.contains("cquire") || call.contains(" = "));
+      if (!calls.isEmpty()) rows.add(calls);
+    }
+    return rows;
+  }
+
+  private static boolean isOfVersion(String code) {
+    return IS_SEVEN || !code.contains("istributed");
   }
 
   @Test

@@ -32,30 +32,37 @@ final class JedisLinks {
 
   private static ConnectionProvider providerOf(JedisConnectionFactory factory) {
     if (factory.isRedisClusterAware()) return cluster(factory, factory.getClusterConfiguration());
-    if (factory.isRedisSentinelAware()) return sentinel(factory, factory.getSentinelConfiguration());
+    if (factory.isRedisSentinelAware()) {
+      return sentinel(factory, factory.getSentinelConfiguration());
+    }
     return server(factory, factory.getStandaloneConfiguration());
   }
 
-  private static ConnectionProvider server(JedisConnectionFactory factory, RedisStandaloneConfiguration server) {
+  private static ConnectionProvider server(
+      JedisConnectionFactory factory, RedisStandaloneConfiguration server) {
     HostAndPort address = new HostAndPort(server.getHostName(), server.getPort());
     return new PooledConnectionProvider(address,
         configOf(factory, server.getUsername(), server.getPassword(), server.getDatabase()));
   }
 
-  private static ConnectionProvider sentinel(JedisConnectionFactory factory, RedisSentinelConfiguration sentinel) {
+  private static ConnectionProvider sentinel(
+      JedisConnectionFactory factory, RedisSentinelConfiguration sentinel) {
     return new SentineledConnectionProvider(sentinel.getMaster().getName(),
         configOf(factory, sentinel.getUsername(), sentinel.getPassword(), sentinel.getDatabase()),
         addressesOf(sentinel.getSentinels()),
         configOf(factory, sentinel.getSentinelUsername(), sentinel.getSentinelPassword(), 0));
   }
 
-  private static ConnectionProvider cluster(JedisConnectionFactory factory, RedisClusterConfiguration cluster) {
+  private static ConnectionProvider cluster(
+      JedisConnectionFactory factory, RedisClusterConfiguration cluster) {
     return new ClusterConnectionProvider(addressesOf(cluster.getClusterNodes()),
         configOf(factory, cluster.getUsername(), cluster.getPassword(), 0));
   }
 
   private static Set<HostAndPort> addressesOf(Collection<RedisNode> nodes) {
-    return nodes.stream().map(node -> new HostAndPort(node.getHost(), node.getPort())).collect(Collectors.toSet());
+    return nodes.stream()
+        .map(node -> new HostAndPort(node.getHost(), node.getPort()))
+        .collect(Collectors.toSet());
   }
 
   private static JedisClientConfig configOf(
@@ -76,7 +83,7 @@ final class JedisLinks {
         .build();
   }
 
-  /** A client that is made when a lock needs it, because it connects at once to a cluster or to Sentinel. */
+  /** A client that is made in the background, because some clients connect at once. */
   private static final class LazyJedis implements Supplier<UnifiedJedis> {
     private final JedisConnectionFactory factory;
     private UnifiedJedis made;

@@ -1,25 +1,25 @@
 package io.github.redislock.spring.boot;
 
+import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
-import java.time.Duration;
-import java.util.Optional;
-import java.util.concurrent.CompletableFuture;
+import io.github.redislock.spi.OutageException;
 import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
 import org.springframework.context.SmartLifecycle;
 
 /**
- * A link that lives as long as the client of the application's connection factory. A context that is
- * stopped and started again has a new client, and so a new link.
+ * A link that lives as long as the client of the application's connection factory. A context that
+ * is stopped and started again has a new client, and so a new link.
  */
 final class LifecycleLink implements Link, SmartLifecycle {
   /** Connection factories stop in phase 0, after the beans of greater phases. */
   private static final int PHASE = 1;
 
   private final Supplier<Opened> opener;
-  private Opened current;
+  private @Nullable Opened current;
   private boolean isRunning;
-  private boolean isClosed;
+  private boolean isStopped;
 
   /**
    * An open link.
@@ -33,39 +33,39 @@ final class LifecycleLink implements Link, SmartLifecycle {
   }
 
   @Override
-  public CompletableFuture<Object> send(Command command, Duration limit) {
+  public @Nullable Object send(Command command, Call call, long until) throws InterruptedException {
+    Link link = current();
     try {
-      return current().send(command, limit);
-    } catch (RuntimeException unopened) {
-      return CompletableFuture.failedFuture(unopened);
+      return link.send(command, call, until);
+    } catch (IllegalStateException closed) {
+      throw isUsed(link) ? closed : OutageException.failed(closed);
     }
   }
 
-  @Override
-  public CompletableFuture<Object> block(Command command, Duration limit, Duration attempt, Progress progress) {
-    try {
-      return current().block(command, limit, attempt, progress);
-    } catch (RuntimeException unopened) {
-      return CompletableFuture.failedFuture(unopened);
+  /** Returns the link. A bean may lock before the context starts. */
+  private synchronized Link current() {
+    if (!isStopped) return opened().link();
+    throw OutageException.failed(new IllegalStateException("the application is stopped"));
+  }
+
+  private Opened opened() {
+    Opened link = current;
+    if (link == null) {
+      link = opener.get();
+      current = link;
     }
+    return link;
   }
 
-  @Override
-  public Optional<Turn> turn(byte[] key, Runnable announced) {
-    return current().turn(key, announced);
-  }
-
-  @Override
-  public Link own() {
-    return current().own();
+  private synchronized boolean isUsed(Link link) {
+    return current != null && current.link() == link;
   }
 
   @Override
   public synchronized void start() {
     isRunning = true;
-    // A bean may have locked before.
-    if (current == null || isClosed) current = opener.get();
-    isClosed = false;
+    isStopped = false;
+    opened();
   }
 
   /** Closes the connections, before the connection factory shuts its client down. */
@@ -78,11 +78,12 @@ final class LifecycleLink implements Link, SmartLifecycle {
   }
 
   /** Notes the end. Returns what has to be closed, or null. */
-  private synchronized Opened ended() {
+  private synchronized @Nullable Opened ended() {
+    Opened last = current;
+    current = null;
     isRunning = false;
-    if (isClosed) return null;
-    isClosed = current != null;
-    return current;
+    isStopped = true;
+    return last;
   }
 
   @Override
@@ -98,10 +99,5 @@ final class LifecycleLink implements Link, SmartLifecycle {
   @Override
   public void close() {
     stop();
-  }
-
-  private synchronized Link current() {
-    if (current == null) current = opener.get();
-    return current.link();
   }
 }

@@ -14,10 +14,15 @@ final class Links {
   private Links() {}
 
   static LifecycleLink.Opened open(RedisConnectionFactory factory) {
-    if (HAS_LETTUCE && factory instanceof LettuceConnectionFactory lettuce) return LettuceLinks.open(lettuce);
-    if (HAS_JEDIS && factory instanceof JedisConnectionFactory jedis) return JedisLinks.open(jedis);
-    throw new IllegalStateException("redis-lock knows the connection factories of Lettuce and of Jedis, and not "
-        + factory.getClass().getName() + ": define a bean of type " + Link.class.getName());
+    if (HAS_LETTUCE && factory instanceof LettuceConnectionFactory lettuce) {
+      return LettuceLinks.open(lettuce);
+    }
+    if (HAS_JEDIS && factory instanceof JedisConnectionFactory jedis) {
+      return JedisLinks.open(jedis);
+    }
+    throw new IllegalStateException(
+        "redis-lock knows the connection factories of Lettuce and of Jedis, and not "
+            + factory.getClass().getName() + ": define a bean of type " + Link.class.getName());
   }
 
   private static boolean isPresent(String type) {

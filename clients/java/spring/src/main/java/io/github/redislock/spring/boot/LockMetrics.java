@@ -1,6 +1,7 @@
 package io.github.redislock.spring.boot;
 
-import io.github.redislock.Observer;
+import io.github.redislock.Hold;
+import io.github.redislock.LockObserver;
 import io.github.redislock.RedisLock;
 import io.github.redislock.UnavailableException;
 import io.micrometer.core.instrument.Counter;
@@ -11,8 +12,8 @@ import java.util.EnumMap;
 import java.util.Locale;
 import java.util.Map;
 
-/** Counts grants, losses and outages, and times waits. No meter has the key, of which there may be many. */
-final class LockMetrics implements Observer {
+/** Counts grants, losses and outages, and times waits. No meter has the key: there may be many. */
+final class LockMetrics implements LockObserver {
   private final Map<Outcome, Timer> waits = new EnumMap<>(Outcome.class);
   private final Counter grants;
   private final Counter losses;
@@ -35,17 +36,17 @@ final class LockMetrics implements Observer {
   }
 
   @Override
-  public void waited(RedisLock lock, Duration waited, Outcome outcome) {
-    waits.get(outcome).record(waited);
+  public void waited(RedisLock lock, Duration time, Outcome outcome) {
+    waits.get(outcome).record(time);
   }
 
   @Override
-  public void granted(RedisLock lock, long fence) {
+  public void granted(Hold hold) {
     grants.increment();
   }
 
   @Override
-  public void lost(RedisLock lock, long fence) {
+  public void lost(Hold hold) {
     losses.increment();
   }
 

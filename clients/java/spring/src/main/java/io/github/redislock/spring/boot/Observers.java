@@ -1,6 +1,7 @@
 package io.github.redislock.spring.boot;
 
-import io.github.redislock.Observer;
+import io.github.redislock.Hold;
+import io.github.redislock.LockObserver;
 import io.github.redislock.RedisLock;
 import io.github.redislock.UnavailableException;
 import java.time.Duration;
@@ -10,22 +11,22 @@ import org.apache.commons.logging.Log;
 import org.apache.commons.logging.LogFactory;
 
 /** Tells several observers. The failure of one is logged, and the others hear nonetheless. */
-record Observers(List<Observer> all) implements Observer {
+record Observers(List<LockObserver> all) implements LockObserver {
   private static final Log LOG = LogFactory.getLog(Observers.class);
 
   @Override
-  public void waited(RedisLock lock, Duration waited, Outcome outcome) {
-    tell(observer -> observer.waited(lock, waited, outcome));
+  public void waited(RedisLock lock, Duration time, Outcome outcome) {
+    tell(observer -> observer.waited(lock, time, outcome));
   }
 
   @Override
-  public void granted(RedisLock lock, long fence) {
-    tell(observer -> observer.granted(lock, fence));
+  public void granted(Hold hold) {
+    tell(observer -> observer.granted(hold));
   }
 
   @Override
-  public void lost(RedisLock lock, long fence) {
-    tell(observer -> observer.lost(lock, fence));
+  public void lost(Hold hold) {
+    tell(observer -> observer.lost(hold));
   }
 
   @Override
@@ -33,8 +34,8 @@ record Observers(List<Observer> all) implements Observer {
     tell(observer -> observer.unavailable(outage));
   }
 
-  private void tell(Consumer<Observer> told) {
-    for (Observer observer : all) {
+  private void tell(Consumer<LockObserver> told) {
+    for (LockObserver observer : all) {
       try {
         told.accept(observer);
       } catch (RuntimeException error) {

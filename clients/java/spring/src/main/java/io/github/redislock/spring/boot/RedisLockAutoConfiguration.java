@@ -1,7 +1,7 @@
 package io.github.redislock.spring.boot;
 
+import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
-import io.github.redislock.Observer;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spring.LockTemplate;
 import io.micrometer.core.instrument.MeterRegistry;
@@ -19,8 +19,8 @@ import org.springframework.context.annotation.Configuration;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
 
 /**
- * {@link Locks} on the application's own {@link RedisConnectionFactory}. An application with another
- * client defines a bean of type {@link Link} instead.
+ * {@link Locks} on the application's own {@link RedisConnectionFactory}. An application with
+ * another client defines a bean of type {@link Link} instead.
  */
 @AutoConfiguration(afterName = {
   "org.springframework.boot.autoconfigure.data.redis.RedisAutoConfiguration",
@@ -28,7 +28,8 @@ import org.springframework.data.redis.connection.RedisConnectionFactory;
   "org.springframework.boot.actuate.autoconfigure.observation.ObservationAutoConfiguration",
   // Their names since Spring Boot 4.
   "org.springframework.boot.data.redis.autoconfigure.DataRedisAutoConfiguration",
-  "org.springframework.boot.micrometer.metrics.autoconfigure.CompositeMeterRegistryAutoConfiguration",
+  "org.springframework.boot.micrometer.metrics.autoconfigure"
+      + ".CompositeMeterRegistryAutoConfiguration",
   "org.springframework.boot.micrometer.observation.autoconfigure.ObservationAutoConfiguration",
 })
 @ConditionalOnProperty(name = "redis-lock.enabled", matchIfMissing = true)
@@ -37,16 +38,17 @@ public class RedisLockAutoConfiguration {
   @Bean
   @ConditionalOnMissingBean
   @ConditionalOnBean(Link.class)
-  Locks redisLocks(Link link, RedisLockProperties properties, ObjectProvider<Observer> observers) {
-    Observer all = new Observers(observers.orderedStream().toList());
+  Locks redisLocks(
+      Link link, RedisLockProperties properties, ObjectProvider<LockObserver> observers) {
+    LockObserver all = new Observers(observers.orderedStream().toList());
     return new Locks(link, properties.commandTimeout(), all, properties.options());
   }
 
   /** Logs outages, unless an observer of the application does that, or whatever it likes. */
   @Bean
   @ConditionalOnMissingBean(ignored = LockMetrics.class)
-  Observer redisLockLogging() {
-    return Observer.LOGGING;
+  LockObserver redisLockLogging() {
+    return LockObserver.LOGGING;
   }
 
   @Bean

@@ -6,8 +6,8 @@ import io.github.redislock.Locks;
 import io.github.redislock.UnavailableException;
 import java.time.Duration;
 import java.time.Instant;
-import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import net.javacrumbs.shedlock.core.AbstractSimpleLock;
 import net.javacrumbs.shedlock.core.ClockProvider;
@@ -26,11 +26,11 @@ public class RedisLockProvider implements ExtensibleLockProvider {
   private static final String ENVIRONMENT = "default";
   private static final String KEY_PREFIX = "job-lock";
   private static final Log LOG = LogFactory.getLog(RedisLockProvider.class);
+  /** The holds that weren't unlocked, of all providers. One that is collected would be released. */
+  private static final Set<Hold> HELD = ConcurrentHashMap.newKeySet();
 
   private final Locks locks;
   private final String prefix;
-  /** Locks that weren't unlocked, by their last end. One that is collected would be released. */
-  private final Map<Hold, Instant> held = new ConcurrentHashMap<>();
 
   /** Makes a provider with the keys {@code job-lock:default:name}. */
   public RedisLockProvider(Locks locks) {
@@ -55,16 +55,21 @@ public class RedisLockProvider implements ExtensibleLockProvider {
    */
   @Override
   public Optional<SimpleLock> lock(LockConfiguration configuration) {
-    LockOptions options = locks.defaults().lease(configuration.getLockAtMostFor()).withoutRenewal();
-    return locks.lock(options, prefix + configuration.getName())
-        .tryAcquire()
-        .map(hold -> new HeldLock(configuration, hold));
+    LockOptions options = locks.defaults()
+        // No task asks whether it lost its lock, so it has the whole lease.
+        .margin(Duration.ZERO)
+        .lease(configuration.getLockAtMostFor())
+        .withoutRenewal();
+    return locks.lock(options, prefix + configuration.getName()).tryAcquire().map(hold -> {
+      keep(hold);
+      return new HeldLock(configuration, hold);
+    });
   }
 
-  /** Keeps a lock from being collected until its lease ends, because nobody has to unlock it. */
-  private void keep(Hold hold, LockConfiguration configuration) {
-    held.values().removeIf(ClockProvider.now()::isAfter);
-    held.put(hold, configuration.getLockAtMostUntil());
+  /** Keeps a hold from being collected until its lease ends, because nobody has to unlock it. */
+  private static void keep(Hold hold) {
+    HELD.removeIf(Hold::isLost);
+    HELD.add(hold);
   }
 
   private final class HeldLock extends AbstractSimpleLock {
@@ -73,14 +78,14 @@ public class RedisLockProvider implements ExtensibleLockProvider {
     HeldLock(LockConfiguration configuration, Hold hold) {
       super(configuration);
       this.hold = hold;
-      keep(hold, configuration);
     }
 
-    /** Releases the lock. An outage doesn't hide how the task ended: the lock ends with its lease. */
+    /** Releases the lock. An outage doesn't hide how the task ended. */
     @Override
     protected void doUnlock() {
-      held.remove(hold);
-      Duration rest = Duration.between(ClockProvider.now(), lockConfiguration.getLockAtLeastUntil());
+      HELD.remove(hold);
+      Instant least = lockConfiguration.getLockAtLeastUntil();
+      Duration rest = Duration.between(ClockProvider.now(), least);
       try {
         hold.releaseAfter(rest.isNegative() ? Duration.ZERO : rest);
       } catch (UnavailableException outage) {

@@ -2,13 +2,12 @@ package io.github.redislock.spring.boot;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.github.redislock.Hold;
+import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
-import io.github.redislock.Observer;
-import io.github.redislock.RedisLock;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spring.LockTemplate;
-import io.github.redislock.spring.integration.RedisLockRegistry;
 import io.github.redislock.spring.shedlock.RedisLockProvider;
 import io.lettuce.core.RedisClient;
 import io.micrometer.core.instrument.MeterRegistry;
@@ -56,7 +55,7 @@ class MissingLibrariesTest {
   void anApplicationWithRedisHasLocks() {
     withLettuce.run(context -> assertThat(context).hasSingleBean(Locks.class)
         .hasSingleBean(LockTemplate.class)
-        .hasSingleBean(RedisLockRegistry.class)
+        .hasSingleBean(LockRegistry.class)
         .hasSingleBean(RedisLockProvider.class));
   }
 
@@ -133,40 +132,41 @@ class MissingLibrariesTest {
   }
 
   @Test
+  @SuppressWarnings("rawtypes") // Spring Integration 6.5 has no type parameter.
   void theRegistryHasItsKey() {
     withLettuce.withPropertyValues("redis-lock.integration.registry-key=orders").run(context -> {
-      Lock lock = context.getBean(RedisLockRegistry.class).obtain("42");
+      Lock lock = context.getBean(LockRegistry.class).obtain("42");
       assertThat(lock.toString()).contains("orders:42");
     });
   }
 
   @Test
   void anObserverOfTheApplicationLogsItself() {
-    withLettuce.run(context -> assertThat(context.getBeansOfType(Observer.class)).containsValue(Observer.LOGGING));
+    withLettuce.run(context -> assertThat(context.getBeansOfType(LockObserver.class)).containsValue(LockObserver.LOGGING));
     withLettuce.withBean(MeterRegistry.class, SimpleMeterRegistry::new)
-        .run(context -> assertThat(context.getBeansOfType(Observer.class)).hasSize(2).containsValue(Observer.LOGGING));
+        .run(context -> assertThat(context.getBeansOfType(LockObserver.class)).hasSize(2).containsValue(LockObserver.LOGGING));
     withLettuce.withBean(MeterRegistry.class, SimpleMeterRegistry::new)
-        .withBean("own", Observer.class, () -> new Observer() {})
-        .run(context -> assertThat(context.getBeansOfType(Observer.class)).hasSize(2).containsKey("own")
-            .doesNotContainValue(Observer.LOGGING));
+        .withBean("own", LockObserver.class, () -> new LockObserver() {})
+        .run(context -> assertThat(context.getBeansOfType(LockObserver.class)).hasSize(2).containsKey("own")
+            .doesNotContainValue(LockObserver.LOGGING));
   }
 
   @Test
   void theFailureOfAnObserverHarmsNoOther() {
     int[] heard = {0};
-    Observer broken = new Observer() {
+    LockObserver broken = new LockObserver() {
       @Override
-      public void granted(RedisLock lock, long fence) {
+      public void granted(Hold hold) {
         throw new IllegalStateException("broken");
       }
     };
-    Observer working = new Observer() {
+    LockObserver working = new LockObserver() {
       @Override
-      public void granted(RedisLock lock, long fence) {
+      public void granted(Hold hold) {
         heard[0]++;
       }
     };
-    new Observers(Arrays.asList(broken, working)).granted(null, 1);
+    new Observers(Arrays.asList(broken, working)).granted(null);
     assertThat(heard[0]).isEqualTo(1);
   }
 

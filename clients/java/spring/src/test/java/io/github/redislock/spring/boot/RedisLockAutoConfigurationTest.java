@@ -10,7 +10,6 @@ import io.github.redislock.UnavailableException;
 import io.github.redislock.spring.LockTemplate;
 import io.github.redislock.spring.TestServer;
 import io.github.redislock.spring.TlsProxy;
-import io.github.redislock.spring.integration.RedisLockRegistry;
 import io.github.redislock.spring.shedlock.RedisLockProvider;
 import io.micrometer.core.instrument.MeterRegistry;
 import java.time.Duration;
@@ -69,7 +68,7 @@ class RedisLockAutoConfigurationTest {
       assertThat(server.connections().lines()).anyMatch(line ->
           line.contains("name=orders") && line.contains("user=shop") && line.contains("db=3") && line.contains("cmd=lock."));
     }
-    assertThat(application.getBean(LockRegistry.class)).isInstanceOf(RedisLockRegistry.class);
+    assertThat(application.getBean(LockRegistry.class).obtain("a")).hasToString("RegistryLock[locks:a]");
     assertThat(application.getBean(LockProvider.class)).isInstanceOf(RedisLockProvider.class);
   }
 

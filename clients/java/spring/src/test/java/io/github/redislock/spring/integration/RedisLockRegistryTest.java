@@ -6,8 +6,9 @@ import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException
 import static org.assertj.core.api.Assertions.assertThatIllegalStateException;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
-import io.github.redislock.Observer;
+import io.github.redislock.RefusedException;
 import io.github.redislock.UnavailableException;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spring.TestServer;
@@ -24,6 +25,7 @@ import java.util.concurrent.locks.Lock;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.springframework.dao.CannotAcquireLockException;
 import org.springframework.scheduling.concurrent.SimpleAsyncTaskScheduler;
 import org.springframework.util.ClassUtils;
 
@@ -37,7 +39,7 @@ class RedisLockRegistryTest {
     server = TestServer.start();
     client = RedisClient.create("redis://127.0.0.1:" + server.port());
     // A busy machine may take its time.
-    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), Observer.LOGGING);
+    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
   }
 
   @AfterEach
@@ -135,10 +137,11 @@ class RedisLockRegistryTest {
     assertThatIllegalStateException().isThrownBy(() -> registry.renewLock("a"));
     assertThatIllegalStateException().isThrownBy(() -> registry.renewLock("b"));
     lock.lock();
+    server.command("PEXPIRE", "r:a", "2000");
+    registry.renewLock("a");
+    assertThat(leaseMs("r:a")).isBetween(2_001L, 5_000L);
     registry.renewLock("a", Duration.ofSeconds(50));
     assertThat(leaseMs("r:a")).isBetween(20_000L, 50_000L);
-    registry.renewLock("a");
-    assertThat(leaseMs("r:a")).isBetween(0L, 5_000L);
     assertThatExceptionOfType(CompletionException.class)
         .isThrownBy(() -> CompletableFuture.runAsync(() -> registry.renewLock("a")).join())
         .withCauseInstanceOf(IllegalStateException.class);
@@ -179,7 +182,6 @@ class RedisLockRegistryTest {
     held.unlock();
   }
 
-  /** A thread that waits would wait for itself if it got another lock of the same key later. */
   @Test
   void aLockForWhichAThreadWaitsIsRemembered() throws Exception {
     RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
@@ -191,22 +193,89 @@ class RedisLockRegistryTest {
     });
     TestServer.await(() -> server.waiters("r:a") == 1);
     registry.expireUnusedOlderThan(-1);
-    registry.setCacheCapacity(1);
+    registry.setCacheCapacity(2);
     registry.obtain("b");
+    registry.obtain("c");
     assertThat(registry.obtain("a")).isSameAs(waited);
     server.command("LOCK.RELEASE", "r:a", "other");
     waiting.get(20, TimeUnit.SECONDS);
   }
 
   @Test
-  void aNewLockIsRememberedBesideHeldOnes() {
+  void theCapacityHoldsIfAllLocksAreHeld() {
     RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    registry.setCacheCapacity(2);
+    Lock first = registry.obtain("first");
+    Lock second = registry.obtain("second");
+    first.lock();
+    second.lock();
+    assertThatExceptionOfType(CannotAcquireLockException.class)
+        .isThrownBy(() -> registry.obtain("third"))
+        .withMessageStartingWith("There are already 2 unique Redis locks acquired");
+    assertThat(registry.obtain("first")).isSameAs(first);
+    second.unlock();
+    assertThat(registry.obtain("third")).isNotNull();
+    assertThat(registry.obtain("first")).isSameAs(first);
+    first.unlock();
+  }
+
+  @Test
+  void aSmallerCapacityHoldsAtOnce() {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    Lock eldest = registry.obtain("a");
+    Lock newest = registry.obtain("b");
     registry.setCacheCapacity(1);
-    Lock held = registry.obtain("held");
-    held.lock();
-    Lock fresh = registry.obtain("fresh");
-    assertThat(registry.obtain("fresh")).isSameAs(fresh);
-    held.unlock();
+    registry.setCacheCapacity(3);
+    assertThat(registry.obtain("b")).isSameAs(newest);
+    assertThat(registry.obtain("a")).isNotSameAs(eldest);
+    assertThatIllegalArgumentException().isThrownBy(() -> registry.setCacheCapacity(0));
+  }
+
+  /** The lock of a thread that died holding it would stay in the cache for good. */
+  @Test
+  void theLocksOfDeadThreadsAreForgotten() throws Exception {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    Lock orphan = registry.obtain("a");
+    Thread dying = new Thread(orphan::lock);
+    dying.start();
+    dying.join();
+    registry.expireUnusedOlderThan(-1);
+    assertThat(registry.obtain("a")).isNotSameAs(orphan);
+  }
+
+  @Test
+  void aLockThatWasForgottenStillWorks() {
+    RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
+    Lock forgotten = registry.obtain("a");
+    registry.expireUnusedOlderThan(-1);
+    forgotten.lock();
+    Lock again = registry.obtain("a");
+    assertThat(again.tryLock()).isTrue();
+    again.unlock();
+    forgotten.unlock();
+    assertThat(server.exists("r:a")).isFalse();
+  }
+
+  @Test
+  void aFurtherHoldBeginsTheLeaseAnew() {
+    Lock lock = new RedisLockRegistry(locks, "r", 60_000).obtain("a");
+    lock.lock();
+    server.command("PEXPIRE", "r:a", "20000");
+    lock.lock();
+    assertThat(leaseMs("r:a")).isGreaterThan(20_000L);
+    server.command("DEL", "r:a");
+    assertThatExceptionOfType(ConcurrentModificationException.class).isThrownBy(lock::lock);
+    assertThatExceptionOfType(ConcurrentModificationException.class).isThrownBy(lock::unlock);
+  }
+
+  @Test
+  void anErrorReplyFailsTheAcquire() {
+    server.command("SET", "r:a", "a string");
+    Lock lock = new RedisLockRegistry(locks, "r").obtain("a");
+    assertThatExceptionOfType(CannotAcquireLockException.class)
+        .isThrownBy(lock::lock)
+        .withMessageContaining("Failed to lock mutex at r:a")
+        .withCauseInstanceOf(RefusedException.class);
   }
 
   @Test
@@ -230,15 +299,16 @@ class RedisLockRegistryTest {
 
   @Test
   void aSilentServerIsNoContention() {
-    Locks hasty = new Locks(new LettuceLink(client), Duration.ofSeconds(1), Observer.LOGGING);
+    Locks hasty = new Locks(new LettuceLink(client), Duration.ofSeconds(1), LockObserver.LOGGING);
     RedisLockRegistry registry = new RedisLockRegistry(hasty, "r");
     Lock lock = registry.obtain("a");
     Lock held = registry.obtain("held");
     TestServer.await(() -> acquired(held));
     server.stop();
-    within(1000, () -> assertThatExceptionOfType(UnavailableException.class).isThrownBy(lock::tryLock));
-    within(300, () -> assertThatExceptionOfType(UnavailableException.class)
-        .isThrownBy(() -> lock.tryLock(300, TimeUnit.MILLISECONDS)));
+    within(1000, () -> assertThatExceptionOfType(CannotAcquireLockException.class).isThrownBy(lock::tryLock));
+    within(300, () -> assertThatExceptionOfType(CannotAcquireLockException.class)
+        .isThrownBy(() -> lock.tryLock(300, TimeUnit.MILLISECONDS))
+        .withCauseInstanceOf(UnavailableException.class));
     within(1000, () -> assertThatExceptionOfType(UnavailableException.class).isThrownBy(held::unlock));
     server.goOn();
     TestServer.await(() -> !server.exists("r:a") && !server.exists("r:held"));
@@ -248,7 +318,7 @@ class RedisLockRegistryTest {
   private static boolean acquired(Lock lock) {
     try {
       return lock.tryLock();
-    } catch (UnavailableException slowStart) {
+    } catch (CannotAcquireLockException slowStart) {
       return false;
     }
   }

@@ -3,8 +3,8 @@ package io.github.redislock.spring.shedlock;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 
+import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
-import io.github.redislock.Observer;
 import io.github.redislock.RefusedException;
 import io.github.redislock.UnavailableException;
 import io.github.redislock.lettuce.LettuceLink;
@@ -32,7 +32,7 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
     server = TestServer.start();
     client = RedisClient.create("redis://127.0.0.1:" + server.port());
     // A busy machine may take its time.
-    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), Observer.LOGGING);
+    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
   }
 
   @AfterAll
@@ -59,8 +59,7 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
 
   @Test
   void aLockThatNobodyUnlocksOutlivesItsCollection() {
-    ExtensibleLockProvider provider = getLockProvider();
-    assertThat(provider.lock(lockConfig("dropped"))).isPresent();
+    assertThat(getLockProvider().lock(lockConfig("dropped"))).isPresent();
     WeakReference<Object> collected = new WeakReference<>(new Object());
     TestServer.await(() -> {
       System.gc();
@@ -74,7 +73,7 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
       return isCleaned.get();
     });
     assertLocked("dropped");
-    assertThat(provider.lock(lockConfig("dropped"))).isEmpty();
+    assertThat(getLockProvider().lock(lockConfig("dropped"))).isEmpty();
   }
 
   @Test
