@@ -1,6 +1,8 @@
 package io.github.redislock.spring.integration;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
+import static org.assertj.core.api.Assertions.assertThatNullPointerException;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import io.github.redislock.LockObserver;
@@ -9,35 +11,78 @@ import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spring.TestServer;
 import io.lettuce.core.RedisClient;
 import java.time.Duration;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.util.ClassUtils;
 
 /** The registry's own type with Spring Integration 7. */
 class DistributedLockRegistryTest {
+  private TestServer server;
+  private RedisClient client;
+  private Locks locks;
+
   @BeforeAll
   static void needsSpringIntegration7() {
-    assumeTrue(ClassUtils.isPresent("org.springframework.integration.support.locks.DistributedLock", null));
+    String type = "org.springframework.integration.support.locks.DistributedLock";
+    assumeTrue(ClassUtils.isPresent(type, null));
+  }
+
+  @BeforeEach
+  void startServer() {
+    server = TestServer.start();
+    client = RedisClient.create("redis://127.0.0.1:" + server.port());
+    // A busy machine may take its time.
+    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
+  }
+
+  @AfterEach
+  void closeServer() {
+    locks.close();
+    client.shutdown();
+    server.close();
   }
 
   @Test
-  void itsLocksHaveLeasesOfTheirOwn() throws Exception {
-    try (TestServer server = TestServer.start();
-        RedisClient client = RedisClient.create("redis://127.0.0.1:" + server.port());
-        Locks locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING)) {
-      DistributedLockRegistry registry = new DistributedLockRegistry(locks, "r", 5_000);
-      DistributedLock lock = registry.obtain("a");
-      lock.lock(Duration.ofSeconds(50));
-      assertThat((Long) server.command("PTTL", "r:a")).isBetween(20_000L, 50_000L);
-      assertThat(lock.tryLock(Duration.ofSeconds(20), Duration.ofSeconds(90))).isTrue();
-      assertThat((Long) server.command("PTTL", "r:a")).isBetween(60_000L, 90_000L);
-      registry.renewLock("a", Duration.ofSeconds(200));
-      assertThat((Long) server.command("PTTL", "r:a")).isBetween(100_000L, 200_000L);
-      lock.unlock();
-      lock.unlock();
-      assertThat(registry.<String, RuntimeException>executeLocked("a", () -> "done")).isEqualTo("done");
-      assertThat(server.exists("r:a")).isFalse();
-    }
+  void aLockHasLeasesOfItsOwn() throws Exception {
+    DistributedLockRegistry registry = new DistributedLockRegistry(locks, "r", 5_000);
+    DistributedLock lock = registry.obtain("a");
+    lock.lock(Duration.ofSeconds(50));
+    assertThat(leaseMs()).isBetween(20_000L, 50_000L);
+    assertThat(lock.tryLock(Duration.ofSeconds(20), Duration.ofSeconds(90))).isTrue();
+    assertThat(leaseMs()).isBetween(60_000L, 90_000L);
+    registry.renewLock("a", Duration.ofSeconds(200));
+    assertThat(leaseMs()).isBetween(100_000L, 200_000L);
+    lock.unlock();
+    lock.unlock();
+    assertThat(registry.<String, RuntimeException>executeLocked("a", () -> "done")).isEqualTo("done");
+    assertThat(server.exists("r:a")).isFalse();
+  }
+
+  /** The margin of a long lease may be longer than the lease of a further hold. */
+  @Test
+  void aFurtherHoldMayBeShort() throws Exception {
+    DistributedLock lock = new DistributedLockRegistry(locks, "r", 60_000).obtain("a");
+    lock.lock();
+    assertThat(lock.tryLock(Duration.ZERO, Duration.ofMillis(1))).isTrue();
+    assertThat(leaseMs()).isGreaterThan(20_000L);
+    lock.unlock();
+    lock.unlock();
+  }
+
+  @Test
+  void aWrongLeaseAcquiresNothing() {
+    DistributedLock lock = new DistributedLockRegistry(locks, "r").obtain("a");
+    Duration wrong = Duration.ofSeconds(-1);
+    assertThatIllegalArgumentException().isThrownBy(() -> lock.lock(wrong));
+    assertThatIllegalArgumentException().isThrownBy(() -> lock.tryLock(Duration.ofSeconds(1), wrong));
+    assertThatNullPointerException().isThrownBy(() -> lock.lock(null));
+    assertThat(server.exists("r:a")).isFalse();
+  }
+
+  private long leaseMs() {
+    return (Long) server.command("PTTL", "r:a");
   }
 }

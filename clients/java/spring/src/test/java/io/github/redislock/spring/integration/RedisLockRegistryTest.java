@@ -4,7 +4,6 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
 import static org.assertj.core.api.Assertions.assertThatIllegalStateException;
-import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
@@ -13,9 +12,7 @@ import io.github.redislock.UnavailableException;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spring.TestServer;
 import io.lettuce.core.RedisClient;
-import java.lang.reflect.InvocationTargetException;
 import java.time.Duration;
-import java.util.Collections;
 import java.util.ConcurrentModificationException;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
@@ -27,7 +24,6 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.springframework.dao.CannotAcquireLockException;
 import org.springframework.scheduling.concurrent.SimpleAsyncTaskScheduler;
-import org.springframework.util.ClassUtils;
 
 class RedisLockRegistryTest {
   private TestServer server;
@@ -279,17 +275,6 @@ class RedisLockRegistryTest {
   }
 
   @Test
-  void aWrongLeaseAcquiresNothing() throws Exception {
-    Lock lock = new RedisLockRegistry(locks, "r").obtain("a");
-    Duration wrong = Duration.ofSeconds(-1);
-    assertThatThrownBy(() -> call(lock, "lock", wrong)).hasCauseInstanceOf(IllegalArgumentException.class);
-    assertThatThrownBy(() -> call(lock, "tryLock", Duration.ofSeconds(1), wrong))
-        .hasCauseInstanceOf(IllegalArgumentException.class);
-    assertThatThrownBy(() -> call(lock, "lock", (Duration) null)).hasCauseInstanceOf(NullPointerException.class);
-    assertThat(server.exists("r:a")).isFalse();
-  }
-
-  @Test
   void anExpiryMayBeLongerThanADay() {
     Lock lock = new RedisLockRegistry(locks, "r", Duration.ofDays(3)).obtain("a");
     lock.lock();
@@ -320,31 +305,6 @@ class RedisLockRegistryTest {
       return lock.tryLock();
     } catch (CannotAcquireLockException slowStart) {
       return false;
-    }
-  }
-
-  @Test
-  void aLockIsADistributedLockWhereThereIsThatType() throws Exception {
-    String type = "org.springframework.integration.support.locks.DistributedLock";
-    Lock lock = new RedisLockRegistry(locks, "r", 5_000).obtain("a");
-    boolean isSevenOrLater = ClassUtils.isPresent(type, null);
-    if (isSevenOrLater) assertThat(lock).isInstanceOf(Class.forName(type));
-    call(lock, "lock", Duration.ofSeconds(50));
-    assertThat(leaseMs("r:a")).isBetween(20_000L, 50_000L);
-    assertThat(elsewhere(() -> call(lock, "tryLock", Duration.ofMillis(20), Duration.ofSeconds(50)))).isEqualTo(false);
-    lock.unlock();
-    assertThat(call(lock, "tryLock", Duration.ofSeconds(20), Duration.ofSeconds(50))).isEqualTo(true);
-    assertThat(leaseMs("r:a")).isBetween(20_000L, 50_000L);
-    lock.unlock();
-    assertThatIllegalStateException().isThrownBy(lock::unlock);
-  }
-
-  private static Object call(Lock lock, String name, Duration... times) throws Exception {
-    Class<?>[] types = Collections.nCopies(times.length, Duration.class).toArray(Class<?>[]::new);
-    try {
-      return lock.getClass().getMethod(name, types).invoke(lock, (Object[]) times);
-    } catch (InvocationTargetException thrown) {
-      throw new AssertionError(thrown.getCause());
     }
   }
 
