@@ -1,12 +1,19 @@
 package io.github.redislock.spring.boot;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
+import static org.assertj.core.api.Assertions.assertThatIllegalStateException;
 
+import io.github.redislock.spi.Call;
+import io.github.redislock.spi.Clock;
+import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
-import java.lang.reflect.Proxy;
+import io.github.redislock.spi.OutageException;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import org.junit.jupiter.api.Test;
 
 class LifecycleLinkTest {
@@ -30,9 +37,49 @@ class LifecycleLinkTest {
     stopped.get(10, TimeUnit.SECONDS);
   }
 
+  /** A context that is started again has a client again, so a wait goes on. */
+  @Test
+  void aStoppedApplicationIsAnOutage() {
+    LifecycleLink lifecycle = new LifecycleLink(() -> new LifecycleLink.Opened(link(), () -> {}));
+    assertThat(send(lifecycle)).isEqualTo("reply");
+    lifecycle.stop();
+    assertThatExceptionOfType(OutageException.class).isThrownBy(() -> send(lifecycle));
+    lifecycle.start();
+    assertThat(send(lifecycle)).isEqualTo("reply");
+  }
+
+  @Test
+  void onlyTheStopMakesAnOutageOfAFailure() {
+    LifecycleLink[] lifecycle = {null};
+    boolean[] isStopped = {false};
+    lifecycle[0] = new LifecycleLink(() -> new LifecycleLink.Opened(link(() -> {
+      if (isStopped[0]) lifecycle[0].stop();
+      throw new IllegalStateException("closed");
+    }), () -> {}));
+    assertThatIllegalStateException().isThrownBy(() -> send(lifecycle[0]));
+    isStopped[0] = true;
+    assertThatExceptionOfType(OutageException.class).isThrownBy(() -> send(lifecycle[0]));
+  }
+
+  private static Object send(Link link) {
+    Command command = Command.of("RELEASE", List.of("k".getBytes()), "token");
+    return Call.uninterruptibly(call -> link.send(command, call, Clock.NEVER));
+  }
+
   private static Link link() {
-    ClassLoader loader = Link.class.getClassLoader();
-    return (Link) Proxy.newProxyInstance(loader, new Class<?>[] {Link.class}, (proxy, method, arguments) -> null);
+    return link(() -> "reply");
+  }
+
+  private static Link link(Supplier<Object> reply) {
+    return new Link() {
+      @Override
+      public Object send(Command command, Call call, long until) {
+        return reply.get();
+      }
+
+      @Override
+      public void close() {}
+    };
   }
 
   private static void wait(CountDownLatch latch) {
