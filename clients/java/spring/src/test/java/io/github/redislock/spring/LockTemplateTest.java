@@ -11,6 +11,7 @@ import io.github.redislock.lettuce.LettuceLink;
 import io.lettuce.core.RedisClient;
 import io.micrometer.observation.tck.TestObservationRegistry;
 import io.micrometer.observation.tck.TestObservationRegistryAssert;
+import io.micrometer.observation.tck.TestObservationRegistryAssert.TestObservationRegistryAssertReturningObservationContextAssert;
 import java.io.IOException;
 import java.time.Duration;
 import org.junit.jupiter.api.AfterEach;
@@ -60,8 +61,10 @@ class LockTemplateTest {
   @Test
   void aLockThatIsHeldIsNotAcquired() {
     server.command("LOCK.ACQUIRE", "k", "other", "PX", "60000");
-    TestServer.await(() -> TestServer.isRefused(() -> template.execute("k", Duration.ofMillis(500), hold -> "never")));
-    TestObservationRegistryAssert.assertThat(observations).hasAnObservationWithAKeyValue("outcome", "not_acquired");
+    TestServer.await(() -> TestServer.isRefused(
+        () -> template.execute("k", Duration.ofMillis(500), hold -> "never")));
+    TestObservationRegistryAssert.assertThat(observations)
+        .hasAnObservationWithAKeyValue("outcome", "not_acquired");
   }
 
   @Test
@@ -98,7 +101,10 @@ class LockTemplateTest {
     assertThat(leaseMs).isGreaterThan(Duration.ofMinutes(8).toMillis());
   }
 
-  private TestObservationRegistryAssert.TestObservationRegistryAssertReturningObservationContextAssert assertObserved(String name) {
-    return TestObservationRegistryAssert.assertThat(observations).hasObservationWithNameEqualTo(name).that();
+  private TestObservationRegistryAssertReturningObservationContextAssert assertObserved(
+      String name) {
+    return TestObservationRegistryAssert.assertThat(observations)
+        .hasObservationWithNameEqualTo(name)
+        .that();
   }
 }

@@ -20,7 +20,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.regex.MatchResult;
 import java.util.regex.Pattern;
 import javax.tools.JavaCompiler;
 import javax.tools.ToolProvider;
@@ -30,10 +29,9 @@ import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.json.JsonParserFactory;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
-import org.springframework.integration.support.locks.LockRegistry;
 import org.springframework.util.ClassUtils;
 
-/** The pages of the starter: their examples compile, their calls run, and their properties exist. */
+/** The pages of the starter: examples compile, calls run, and properties exist. */
 class PageTest {
   private static final Path PAGE = Path.of("README.md");
   private static final Path MIGRATION = Path.of("../../../docs/migrate/spring.md");
@@ -55,7 +53,9 @@ class PageTest {
 
   private static final boolean IS_SEVEN =
       ClassUtils.isPresent("org.springframework.integration.support.locks.DistributedLock", null);
-  private static final String REGISTRY = IS_SEVEN ? "LockRegistry<DistributedLock>" : "LockRegistry";
+  private static final String REGISTRY =
+      IS_SEVEN ? "LockRegistry<DistributedLock>" : "LockRegistry";
+  private static final String OWN_TYPE = IS_SEVEN ? "DistributedLockRegistry" : "RedisLockRegistry";
 
   @TempDir Path folder;
 
@@ -72,32 +72,35 @@ class PageTest {
 
   @Test
   void theRegistryIsInjectedAsThePageSays() throws Exception {
-    compile("Injected", IMPORTS + "public class Injected {\n  public final Object registry;\n"
-        + "  public Injected(" + REGISTRY + " registry) {\n    this.registry = registry;\n  }\n}");
-    Class<?> injected = new URLClassLoader(new URL[] {folder.toUri().toURL()}).loadClass("Injected");
+    compile("Injected", IMPORTS + "import io.github.redislock.spring.integration.*;\n"
+        + "public class Injected {\n  public final boolean isOne;\n"
+        + "  public Injected(" + REGISTRY + " registry, " + OWN_TYPE + " own) {\n"
+        + "    isOne = registry == own;\n  }\n}");
+    URL[] compiled = {folder.toUri().toURL()};
+    Class<?> injected = new URLClassLoader(compiled).loadClass("Injected");
     new ApplicationContextRunner()
-        .withConfiguration(AutoConfigurations.of(RedisLockAutoConfiguration.class, RedisLockIntegrationAutoConfiguration.class))
-        .withBean(LettuceConnectionFactory.class, () -> new LettuceConnectionFactory("127.0.0.1", 1))
+        .withConfiguration(AutoConfigurations.of(
+            RedisLockAutoConfiguration.class, RedisLockIntegrationAutoConfiguration.class))
+        .withBean(LettuceConnectionFactory.class, LettuceConnectionFactory::new)
         .withBean(injected)
-        .run(context -> assertThat(injected.getField("registry").get(context.getBean(injected)))
-            .isSameAs(context.getBean(LockRegistry.class)));
+        .run(context -> assertThat(injected.getField("isOne").get(context.getBean(injected)))
+            .isEqualTo(true));
   }
 
   @Test
   void theCallsOfSpringIntegrationRun() throws Exception {
-    String type = IS_SEVEN ? "DistributedLockRegistry" : "RedisLockRegistry";
     int rows = run("From Spring Integration's", """
         static Lock lock;
         static %1$s registry;
         static %1$s distributed;
         static TaskScheduler scheduler = new SimpleAsyncTaskScheduler();
-        """.formatted(type), """
+        """.formatted(OWN_TYPE), """
         registry = new %1$s(locks, "orders");
         distributed = new %1$s(locks, "others");
         distributed.obtain("42").lock();
         lock = registry.obtain("42");
         lock.lock();
-        """.formatted(type));
+        """.formatted(OWN_TYPE));
     assertThat(rows).isEqualTo(IS_SEVEN ? 14 : 10);
   }
 
@@ -118,13 +121,14 @@ class PageTest {
   /** Runs the calls of each row of a section as a program. Returns the number of rows. */
   private int run(String section, String fields, String first) throws Exception {
     String text = found(MIGRATION, "^## " + section + "(.*?)(?=^## |\\z)").get(0);
-    String imports = String.join("\n", matches(text, "`(import io\\.github[^`]*)`").stream().filter(PageTest::isOfVersion).toList());
+    String imports = String.join("\n", codes(text, "`(import io\\.github[^`]*)`"));
     int count = 0;
     for (List<String> calls : rows(text)) {
       String name = "Row" + count++;
-      compile(name, IMPORTS + imports + "public class " + name + " {\n  static Locks locks;\n" + fields
-          + "  static void pay(String order) {}\n  public static void run(Locks given) throws Throwable {\n"
-          + "    locks = given;\n" + first + String.join(";\n", calls) + ";\n  }\n}");
+      compile(name, IMPORTS + imports + "public class " + name + " {\n"
+          + "static Locks locks;\n" + fields + "static void pay(String order) {}\n"
+          + "public static void run(Locks given) throws Throwable {\nlocks = given;\n"
+          + first + String.join(";\n", calls) + ";\n}\n}");
       run(name);
     }
     return count;
@@ -133,7 +137,8 @@ class PageTest {
   private void run(String name) throws Exception {
     try (TestServer server = TestServer.start();
         RedisClient client = RedisClient.create("redis://127.0.0.1:" + server.port());
-        Locks locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
+        Locks locks =
+            new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
         URLClassLoader loader = new URLClassLoader(new URL[] {folder.toUri().toURL()})) {
       loader.loadClass(name).getMethod("run", Locks.class).invoke(null, locks);
     }
@@ -145,9 +150,10 @@ class PageTest {
     boolean areNew = true;
     for (String line : text.lines().filter(line -> line.startsWith("| ")).toList()) {
       String[] cells = line.split(" \\| ");
-      if (line.startsWith("| now |") || line.startsWith("| call |")) areNew = line.startsWith("| now |");
+      if (line.startsWith("| now |")) areNew = true;
+      if (line.startsWith("| call |")) areNew = false;
       String cell = areNew && !cells[1].startsWith("the same") ? cells[1] : cells[0];
-      List<String> calls = matches(cell, "`([^`@]*\\))`").stream().filter(PageTest::isOfVersion).toList();
+      List<String> calls = codes(cell, "`([^`@]*\\))`");
       // A call that drops its hold would lose the lock.
       assertThat(calls).allMatch(call -> !call.contains("cquire") || call.contains(" = "));
       if (!calls.isEmpty()) rows.add(calls);
@@ -155,8 +161,11 @@ class PageTest {
     return rows;
   }
 
-  private static boolean isOfVersion(String code) {
-    return IS_SEVEN || !code.contains("istributed");
+  /** Returns the codes that the version of Spring Integration has. */
+  private static List<String> codes(String text, String pattern) {
+    return matches(text, pattern).stream()
+        .filter(code -> IS_SEVEN || !code.contains("istributed"))
+        .toList();
   }
 
   @Test
@@ -170,12 +179,14 @@ class PageTest {
   }
 
   private static Map<String, String> metadata() throws Exception {
-    try (var file = RedisLockProperties.class.getResourceAsStream("/META-INF/spring-configuration-metadata.json")) {
+    String name = "/META-INF/spring-configuration-metadata.json";
+    try (var file = RedisLockProperties.class.getResourceAsStream(name)) {
       String json = new String(file.readAllBytes(), StandardCharsets.UTF_8);
       Map<String, String> defaults = new TreeMap<>();
-      for (Object property : (List<?>) JsonParserFactory.getJsonParser().parseMap(json).get("properties")) {
+      Map<String, Object> all = JsonParserFactory.getJsonParser().parseMap(json);
+      for (Object property : (List<?>) all.get("properties")) {
         Map<?, ?> fields = (Map<?, ?>) property;
-        assertThat(fields.get("description")).as("description of %s", fields.get("name")).isNotNull();
+        assertThat(fields.get("description")).as("%s", fields.get("name")).isNotNull();
         defaults.put((String) fields.get("name"), String.valueOf(fields.get("defaultValue")));
       }
       return defaults;
@@ -200,7 +211,7 @@ class PageTest {
   }
 
   private static List<String> matches(String text, String pattern) {
-    return new ArrayList<>(Pattern.compile(pattern, Pattern.DOTALL | Pattern.MULTILINE).matcher(text).results()
-        .map((MatchResult match) -> match.group(1)).toList());
+    Pattern compiled = Pattern.compile(pattern, Pattern.DOTALL | Pattern.MULTILINE);
+    return compiled.matcher(text).results().map(match -> match.group(1)).toList();
   }
 }

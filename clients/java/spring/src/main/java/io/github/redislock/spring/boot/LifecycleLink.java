@@ -18,7 +18,6 @@ final class LifecycleLink implements Link, SmartLifecycle {
 
   private final Supplier<Opened> opener;
   private @Nullable Opened current;
-  private boolean isRunning;
   private boolean isStopped;
 
   /**
@@ -63,7 +62,6 @@ final class LifecycleLink implements Link, SmartLifecycle {
 
   @Override
   public synchronized void start() {
-    isRunning = true;
     isStopped = false;
     opened();
   }
@@ -81,14 +79,13 @@ final class LifecycleLink implements Link, SmartLifecycle {
   private synchronized @Nullable Opened ended() {
     Opened last = current;
     current = null;
-    isRunning = false;
     isStopped = true;
     return last;
   }
 
   @Override
   public synchronized boolean isRunning() {
-    return isRunning;
+    return current != null;
   }
 
   @Override

@@ -30,7 +30,8 @@ class LifecycleLinkTest {
     CompletableFuture<Void> stopped = CompletableFuture.runAsync(lifecycle::stop);
     wait(isClosing);
     try {
-      assertThat(CompletableFuture.supplyAsync(lifecycle::isRunning).get(10, TimeUnit.SECONDS)).isFalse();
+      CompletableFuture<Boolean> asked = CompletableFuture.supplyAsync(lifecycle::isRunning);
+      assertThat(asked.get(10, TimeUnit.SECONDS)).isFalse();
     } finally {
       mayClose.countDown();
     }

@@ -290,11 +290,13 @@ class RedisLockRegistryTest {
     Lock held = registry.obtain("held");
     TestServer.await(() -> acquired(held));
     server.stop();
-    within(1000, () -> assertThatExceptionOfType(CannotAcquireLockException.class).isThrownBy(lock::tryLock));
+    within(1000, () -> assertThatExceptionOfType(CannotAcquireLockException.class)
+        .isThrownBy(lock::tryLock));
     within(300, () -> assertThatExceptionOfType(CannotAcquireLockException.class)
         .isThrownBy(() -> lock.tryLock(300, TimeUnit.MILLISECONDS))
         .withCauseInstanceOf(UnavailableException.class));
-    within(1000, () -> assertThatExceptionOfType(UnavailableException.class).isThrownBy(held::unlock));
+    within(1000, () -> assertThatExceptionOfType(UnavailableException.class)
+        .isThrownBy(held::unlock));
     server.goOn();
     TestServer.await(() -> !server.exists("r:a") && !server.exists("r:held"));
     hasty.close();
@@ -327,6 +329,7 @@ class RedisLockRegistryTest {
   private static void within(long limitMs, Runnable work) {
     long begunNanos = System.nanoTime();
     work.run();
-    assertThat(TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begunNanos)).isLessThan(limitMs + 2000);
+    long tookMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begunNanos);
+    assertThat(tookMs).isLessThan(limitMs + 2000);
   }
 }
