@@ -18,7 +18,10 @@ import org.junit.jupiter.api.Test;
 import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.util.ClassUtils;
 
-/** The registry's own type with Spring Integration 7. */
+/**
+ * The registry's own type with Spring Integration 7. No signature, not even that of a lambda, has a
+ * DistributedLock, so that JUnit can load this class with 6.5.
+ */
 class DistributedLockRegistryTest {
   private TestServer server;
   private RedisClient client;
@@ -75,11 +78,12 @@ class DistributedLockRegistryTest {
 
   @Test
   void aWrongLeaseAcquiresNothing() {
-    DistributedLock lock = new DistributedLockRegistry(locks, "r").obtain("a");
+    DistributedLockRegistry registry = new DistributedLockRegistry(locks, "r");
     Duration wrong = Duration.ofSeconds(-1);
-    assertThatIllegalArgumentException().isThrownBy(() -> lock.lock(wrong));
-    assertThatIllegalArgumentException().isThrownBy(() -> lock.tryLock(Duration.ZERO, wrong));
-    assertThatNullPointerException().isThrownBy(() -> lock.lock(null));
+    assertThatIllegalArgumentException().isThrownBy(() -> registry.obtain("a").lock(wrong));
+    assertThatIllegalArgumentException()
+        .isThrownBy(() -> registry.obtain("a").tryLock(Duration.ZERO, wrong));
+    assertThatNullPointerException().isThrownBy(() -> registry.obtain("a").lock(null));
     assertThat(server.exists("r:a")).isFalse();
   }
 
