@@ -4,28 +4,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Result};
 
-use crate::table::Ability::{
-    self, Background, DrawnToken, Grants, Interruption, Owners, Reentrant,
-};
+use crate::table::Ability::{self, Background, Interruption, Reentrant};
 use crate::table::Behaviour;
 
 /// The clients, the folder of their driver under clients/, and the abilities that they lack.
 const CLIENTS: &[(&str, &str, &[Ability])] = &[
-    ("python-sync", "python", &[Owners]),
-    ("python-asyncio", "python", &[Owners, Reentrant]),
-    ("ioredis", "node", &[Owners, Reentrant]),
-    ("node-redis", "node", &[Owners, Reentrant]),
-    ("rust-sync", "rust", &[Owners, Reentrant]),
-    ("rust-tokio", "rust", &[Owners, Reentrant]),
-    ("go", "go", &[Owners, Reentrant]),
-    ("jedis", "java", &[Owners, Reentrant]),
-    ("lettuce", "java", &[Owners, Reentrant]),
-    ("php", "php", &[Owners, Reentrant, Background, Interruption]),
-    (
-        "predis",
-        "php",
-        &[Owners, Reentrant, Background, Interruption],
-    ),
+    ("python-sync", "python", &[]),
+    ("python-asyncio", "python", &[Reentrant]),
+    ("ioredis", "node", &[Reentrant]),
+    ("node-redis", "node", &[Reentrant]),
+    ("rust-sync", "rust", &[Reentrant]),
+    ("rust-tokio", "rust", &[Reentrant]),
+    ("go", "go", &[Reentrant]),
+    ("jedis", "java", &[Reentrant]),
+    ("lettuce", "java", &[Reentrant]),
+    ("php", "php", &[Reentrant, Background, Interruption]),
+    ("predis", "php", &[Reentrant, Background, Interruption]),
 ];
 
 /// Returns true if a client lacks an ability.

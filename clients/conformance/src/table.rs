@@ -16,13 +16,6 @@ pub enum Where {
 pub enum Ability {
     /// Renewing leases and reporting losses while the program does something else.
     Background,
-    /// Locks whose token the library draws: the driver of Java chooses it, because each acquire has its own.
-    DrawnToken,
-    /// Lock objects that own: their token can be chosen, and their holds are counted at the server.
-    Owners,
-    /// Grants that own: each acquire draws a token, and a loss is told a margin before the server ends
-    /// the lease.
-    Grants,
     /// Calls that a cancellation ends while they connect or wait for a reply. The others end with their
     /// attempt.
     Interruption,

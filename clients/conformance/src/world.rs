@@ -151,14 +151,6 @@ impl World {
         text(&self.servers.info(key).expect("it is held").queue[0]["token"])
     }
 
-    /// Returns the time by which the client's own deadline is before the end of a lease, by default.
-    pub fn margin_of(&self, lease: Duration) -> Duration {
-        match self.has(Ability::Grants) {
-            true => (lease / 10).min(Duration::from_secs(1)),
-            false => Duration::ZERO,
-        }
-    }
-
     /// Returns true if the client has an ability.
     pub fn has(&self, ability: Ability) -> bool {
         !clients::lacks(&self.client, ability)

@@ -22,12 +22,8 @@ fn no_positive_times() -> Vec<Value> {
 }
 
 /// Returns the wrong values of each option.
-fn wrong_values(world: &World) -> Vec<(&'static str, Vec<Value>)> {
-    let long = |length: usize| json!("x".repeat(length));
-    let of_contract = match world.has(Ability::Grants) {
-        true => ("margin_ms", [no_times(), vec![json!("inf")]].concat()),
-        false => ("token", vec![json!(""), json!("*"), long(257)]),
-    };
+fn wrong_values() -> Vec<(&'static str, Vec<Value>)> {
+    let too_long = json!("x".repeat(1025));
     vec![
         ("lease_ms", no_positive_times()),
         ("keep_ms", no_positive_times()),
@@ -35,10 +31,10 @@ fn wrong_values(world: &World) -> Vec<(&'static str, Vec<Value>)> {
         ("at_least_ms", [no_times(), vec![json!("inf")]].concat()),
         ("wait_ms", no_times()),
         ("keys", vec![json!([]), json!([KEY, KEY]), json!([5])]),
-        of_contract,
+        ("margin_ms", [no_times(), vec![json!("inf")]].concat()),
         ("limit", vec![json!(0), json!(-1), json!(4_294_967_296_u64)]),
         ("permits", vec![json!(1)]),
-        ("data", vec![long(1025)]),
+        ("data", vec![too_long]),
         ("replicas", vec![json!(0), json!(-1), json!(1001)]),
     ]
 }
@@ -57,7 +53,7 @@ fn check(world: &World, round: &mut Round, column: Column, what: &str, answer: &
 pub fn wrong_options(world: &mut World) {
     let driver = world.driver();
     let mut round = Round::default();
-    for (option, values) in wrong_values(world) {
+    for (option, values) in wrong_values() {
         for value in values {
             let mut options = json!({"keys": [KEY]});
             options[option] = value.clone();

@@ -41,13 +41,6 @@ const fn in_background(place: Where, name: &'static str, run: fn(&mut World)) ->
     }
 }
 
-const fn of_grants(place: Where, name: &'static str, run: fn(&mut World)) -> Behaviour {
-    Behaviour {
-        needs: &[Ability::Grants],
-        ..row(place, name, run)
-    }
-}
-
 use Where::{Anywhere, Cluster, Sentinel, Standalone};
 
 const BAD_DAYS: &[BadDay] = &[
@@ -82,19 +75,19 @@ const BAD_DAYS: &[BadDay] = &[
             row(Anywhere, "vanished_during", |world| {
                 outages::during(world, "vanished_during", &faults::VANISHED);
             }),
-            of_grants(Standalone, "late_acquires", late::late_acquires),
-            of_grants(
+            row(Standalone, "late_acquires", late::late_acquires),
+            row(
                 Standalone,
                 "late_acquires_of_old_connections",
                 late::late_acquires_of_old_connections,
             ),
-            of_grants(Standalone, "a_late_release", late::a_late_release),
-            of_grants(
+            row(Standalone, "a_late_release", late::a_late_release),
+            row(
                 Standalone,
                 "a_late_release_of_an_old_connection",
                 late::a_late_release_of_an_old_connection,
             ),
-            of_grants(
+            row(
                 Anywhere,
                 "a_silent_death_of_a_wait",
                 late::a_silent_death_of_a_wait,
@@ -220,7 +213,7 @@ const BAD_DAYS: &[BadDay] = &[
                 "found_by_its_sentinel",
                 sentinel::found_by_its_sentinel,
             ),
-            of_grants(Sentinel, "planned_failover", sentinel::planned_failover),
+            row(Sentinel, "planned_failover", sentinel::planned_failover),
         ],
     },
     BadDay {

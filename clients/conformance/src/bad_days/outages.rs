@@ -187,12 +187,8 @@ fn play_during(
         let due = Due::after(asked.at, COMMAND_TIMEOUT);
         round.cell(driver, column, asked, due, UNAVAILABLE);
     }
-    // The latest reply counts for a grant, and it may have come before the outage.
-    let may_be_told_not_now = outage.waits == Waits::MayGoOn || world.has(Ability::Grants);
-    let limited_by: &[&str] = match may_be_told_not_now {
-        true => &["unavailable", "false"],
-        false => UNAVAILABLE,
-    };
+    // The latest reply counts, and it may have come before the outage.
+    let limited_by = &["unavailable", "false"];
     let due = Due::after(limited.at, LONG);
     round.cell(driver, Limit, &limited, due, limited_by);
     let ends = [

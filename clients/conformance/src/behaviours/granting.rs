@@ -53,28 +53,6 @@ pub fn fences_rise(world: &mut World) {
     }
 }
 
-pub fn a_reentrant_lock_counts_its_holds(world: &mut World) {
-    let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "reentrant": true}));
-    let holds = || holds(world);
-    let first = driver.try_acquire("a").fence();
-    assert_eq!(holds(), 1);
-    let token = world.holder(KEY);
-    assert_eq!(driver.acquire("a"), first);
-    assert_eq!(holds(), 2);
-    assert_eq!(driver.try_acquire("a").fence(), first);
-    assert_eq!(holds(), 3);
-    assert!(driver.release("a"));
-    assert_eq!(holds(), 2);
-    assert!(driver.release("a"));
-    assert_eq!(holds(), 1);
-    assert!(world.left_of(KEY, &token) > 0);
-    assert!(driver.release("a"));
-    world.assert_free(KEY);
-    let again = driver.call(json!({"do": "release", "lock": "a"}));
-    assert_eq!(again.error(), Some("misuse"));
-}
-
 fn holds(world: &World) -> i64 {
     let info = world.servers.info(KEY).expect("it is held");
     redis::from_redis_value(info.holders[0]["holds"].clone()).expect("a number")
@@ -97,13 +75,6 @@ pub fn a_thread_acquires_its_lock_again(world: &mut World) {
     world.assert_free(KEY);
     let again = driver.call(json!({"do": "release", "lock": "a"}));
     assert_eq!(again.error(), Some("misuse"));
-}
-
-pub fn a_token_can_be_chosen(world: &mut World) {
-    let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "token": "order-7"}));
-    driver.try_acquire("a").fence();
-    assert_eq!(world.holder(KEY), "order-7");
 }
 
 /// The shape of the tokens is the one that the suite looks for in what a driver writes.

@@ -36,7 +36,7 @@ pub fn a_lease_is_renewed_beyond_its_end(world: &mut World) {
 pub fn a_lease_that_is_not_renewed_is_told_lost_in_time(world: &mut World) {
     let driver = world.driver();
     let lease = Duration::from_secs(2);
-    let deadline = lease - world.margin_of(lease);
+    let deadline = lease - lease / 10;
     let times = ["a", "b", "c"].map(|name| {
         let options = json!({"keys": [format!("{KEY}{name}")], "lease_ms": 2000, "renew": false});
         driver.lock(name, options);

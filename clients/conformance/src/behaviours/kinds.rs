@@ -105,27 +105,6 @@ pub fn one_lost_key_of_several_is_told(world: &mut World) {
     keys.iter().for_each(|key| world.assert_free(key));
 }
 
-pub fn a_deadlock_of_upgrades_is_told(world: &mut World) {
-    let driver = world.driver();
-    for (name, shared) in [("reader", true), ("writer", false)] {
-        driver.lock(
-            name,
-            json!({"keys": [KEY], "shared": shared, "token": "upgrades"}),
-        );
-    }
-    driver.try_acquire("reader").fence();
-    world
-        .servers
-        .call(&format!("LOCK.ACQUIRE {KEY} other SHARED PX 60000"));
-    world
-        .servers
-        .call(&format!("LOCK.QUEUE {KEY} other PX 60000 KEEP 60000"));
-    let upgrade = driver.begin_acquire("writer", Some(10_000));
-    assert_eq!(driver.answer(&upgrade).error(), Some("deadlock"));
-    assert!(driver.release("reader"));
-    assert!(world.left_of(KEY, "other") > 0);
-}
-
 /// Runs two processes with 200 increments each. Increments would be lost if both held the lock.
 pub fn no_increment_is_lost(world: &mut World) {
     let drivers = [world.driver(), world.driver()];

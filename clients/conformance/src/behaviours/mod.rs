@@ -27,6 +27,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     granting::a_held_lock_is_refused_at_once,
     granting::fences_rise,
     granting::tokens_are_drawn,
+    granting::each_acquire_draws_a_token,
     granting::what_the_server_refuses_is_told,
     waiting::a_wait_is_handed_the_lock_promptly,
     waiting::a_key_of_any_text_is_waited_for,
@@ -51,7 +52,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     kinds::no_increment_is_lost,
     owning::a_lock_that_is_not_held_cant_be_released,
     owning::a_lost_lock_is_released_once,
-    owning::a_held_object_is_refused_or_misused,
+    owning::a_lock_is_refused_while_a_grant_of_it_holds,
     owning::the_fence_stays,
     owning::everything_is_released_at_once,
     owning::the_server_is_asked_who_owns_the_lock,
@@ -59,6 +60,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     options::a_limit_alone_makes_a_semaphore,
     options::data_is_seen,
     options::a_lock_stays_for_its_least_time,
+    options::a_lock_that_stays_is_refused_to_its_own_object,
     options::a_lock_that_was_waited_for_stays_for_its_least_time,
     options::a_session_stays_for_its_least_time,
     options::a_lost_lock_doesnt_stay_for_its_least_time,
@@ -68,10 +70,6 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     failures::killed_connections_dont_lose_a_wait,
     failures::a_server_that_restarts_is_waited_at_again,
     failures::a_process_stopped_while_it_waits_doesnt_take_an_old_grant,
-];
-
-const ANYWHERE_WITH_DRAWN_TOKEN: &[Behaviour] = rows![Anywhere, [Ability::DrawnToken];
-    options::a_lock_that_stays_is_refused_to_its_own_object,
 ];
 
 const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, [Ability::Background];
@@ -86,27 +84,6 @@ const ANYWHERE_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, [Ability::Backgroun
     failures::killed_connections_dont_lose_a_grant,
     failures::a_server_that_restarts_doesnt_lose_a_grant,
     failures::a_stopped_process_is_told_of_its_loss,
-];
-
-const OF_OWNERS: &[Behaviour] = rows![Anywhere, [Ability::Owners];
-    granting::a_reentrant_lock_counts_its_holds,
-    granting::a_token_can_be_chosen,
-    kinds::a_deadlock_of_upgrades_is_told,
-    owning::another_hold_of_a_lost_lock_is_a_loss,
-    owning::another_hold_after_a_loss_is_a_loss,
-    owning::another_hold_of_a_lock_that_somebody_took_is_a_loss,
-];
-
-const OF_OWNERS_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, [Ability::Owners, Ability::Background];
-    owning::one_object_has_one_owner,
-    owning::a_wait_for_the_own_object_ends_in_time,
-];
-
-const OF_GRANTS: &[Behaviour] = rows![Anywhere, [Ability::Grants];
-    granting::each_acquire_draws_a_token,
-];
-
-const OF_GRANTS_IN_BACKGROUND: &[Behaviour] = rows![Anywhere, [Ability::Grants, Ability::Background];
     margin::a_loss_is_told_before_the_next_grant,
     margin::a_last_write_comes_before_the_next_first,
 ];
@@ -121,27 +98,18 @@ const STANDALONE: &[Behaviour] = rows![Standalone, [];
     options::too_few_replicas_are_told,
     options::silent_replicas_are_told,
     rights::the_recommended_rights_are_enough,
-];
-
-const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Background];
-    failures::a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant,
-];
-
-const CLUSTER: &[Behaviour] = rows![Cluster, [];
-    failures::a_slot_that_moves_is_followed,
-];
-
-const STANDALONE_OF_GRANTS: &[Behaviour] = rows![Standalone, [Ability::Grants];
     slow::replies_that_are_300_ms_late,
     slow::replies_that_are_150_ms_late,
 ];
 
-const STANDALONE_OF_GRANTS_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Grants, Ability::Background];
+const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Background];
+    failures::a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant,
     storm::five_hundred_of_one_process_wait_shortly,
     storm::a_thousand_of_one_process_wait_shortly,
 ];
 
-const CLUSTER_OF_GRANTS: &[Behaviour] = rows![Cluster, [Ability::Grants];
+const CLUSTER: &[Behaviour] = rows![Cluster, [];
+    failures::a_slot_that_moves_is_followed,
     failures::a_slot_that_moves_keeps_its_waiters,
 ];
 
@@ -153,19 +121,11 @@ const CLUSTER_IN_BACKGROUND: &[Behaviour] = rows![Cluster, [Ability::Background]
 pub fn rows() -> impl Iterator<Item = &'static Behaviour> {
     let parts = [
         ANYWHERE,
-        ANYWHERE_WITH_DRAWN_TOKEN,
         ANYWHERE_IN_BACKGROUND,
-        OF_OWNERS,
-        OF_OWNERS_IN_BACKGROUND,
-        OF_GRANTS,
-        OF_GRANTS_IN_BACKGROUND,
         OF_THREADS,
         STANDALONE,
         STANDALONE_IN_BACKGROUND,
-        STANDALONE_OF_GRANTS,
-        STANDALONE_OF_GRANTS_IN_BACKGROUND,
         CLUSTER,
-        CLUSTER_OF_GRANTS,
         CLUSTER_IN_BACKGROUND,
     ];
     parts.into_iter().flatten()

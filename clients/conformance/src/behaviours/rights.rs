@@ -11,7 +11,7 @@ use crate::world::World;
 const KEY: &str = "orders:42";
 
 /// The clients whose tasks share a connection. The others give each wait a connection of its own.
-const SHARING: &[&str] = &["python-asyncio", "ioredis", "node-redis", "lettuce"];
+const SHARING: &[&str] = &["python-asyncio", "ioredis", "node-redis"];
 
 /// A message brings the grant within this time. Without it a place is asked about after 2 s.
 const NOTIFIED: Duration = Duration::from_millis(1500);
