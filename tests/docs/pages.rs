@@ -414,36 +414,6 @@ fn the_documents_name_the_fields_of_info() {
     assert_eq!(described, known);
 }
 
-/// Checks that the overview shows only code of each client's README, which that client's tests
-/// follow word for word.
-#[test]
-fn the_first_locks_are_those_that_are_tried() {
-    let overview = text_of("docs/clients.md");
-    let clients = [
-        ("Node", "node"),
-        ("Rust", "rust"),
-        ("Go", "go"),
-        ("Java", "java"),
-        ("PHP", "php"),
-    ];
-    for (heading, client) in clients {
-        let (_, section) = overview
-            .split_once(&format!("\n## {heading}\n"))
-            .expect("a section");
-        let section = section.split("\n## ").next().unwrap_or_default();
-        let shown: Vec<&str> = section.split("```").skip(1).step_by(2).collect();
-        assert!(shown.len() >= 2, "{heading} shows {} blocks", shown.len());
-        let tried = text_of(&format!("clients/{client}/README.md"));
-        for block in shown {
-            let (_, code) = block.split_once('\n').expect("a language and code");
-            assert!(
-                tried.contains(code),
-                "{heading} shows code that its README lacks: {code}"
-            );
-        }
-    }
-}
-
 // --- promises -------------------------------------------------------------------------------
 
 /// Returns a page as a reader sees it: links as their text, without marks, on one line.
