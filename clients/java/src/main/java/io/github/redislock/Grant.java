@@ -39,6 +39,8 @@ final class Grant {
   private final @Nullable Tie tie;
   /** True if a command that asked for this grant may still arrive. */
   private volatile boolean isUnclear;
+  /** The time until which the server keeps a lock with a least hold. */
+  private final long staysUntil;
   /** The time of the request, or -1 before the first lease. */
   private long grantedAt = -1;
   private volatile long deadline = -1;
@@ -60,6 +62,7 @@ final class Grant {
     commands = locks.commands;
     recipe = lock.recipe;
     lease = recipe.options().lease;
+    staysUntil = Clock.after(Clock.now(), Clock.nanosOf(recipe.options().leastHold));
     tie = recipe.options().session ? new Tie(Clock.nanosOf(lease)) : null;
   }
 
@@ -215,7 +218,7 @@ final class Grant {
     } finally {
       if (!isHeld) {
         end(State.LEFT);
-        tie.close();
+        tie.cut();
       }
     }
     if (!isHeld) throw new LockLostException("lost before it was tied to a connection: " + name());
@@ -291,7 +294,7 @@ final class Grant {
       // Its close releases the lock, so the connections stay open for a margin.
       commands.goOn(call -> {
         call.sleep(Clock.after(Clock.now(), recipe.marginNanos()));
-        tie.close();
+        tie.cut();
         return null;
       });
     }
@@ -329,7 +332,7 @@ final class Grant {
 
   /** Ends the ties of a grant when its locks are closed. */
   void abandon() {
-    if (tie != null) tie.close();
+    cutTie();
   }
 
   boolean release() {
@@ -370,7 +373,7 @@ final class Grant {
       if (wasLost) return false;
       throw outage;
     } catch (RuntimeException error) {
-      closeTie();
+      cutTie();
       if (wasLost && error instanceof LockException) return false;
       throw error;
     }
@@ -386,26 +389,25 @@ final class Grant {
       // If a reply was lost, the command before may have released the lock.
       return isOfAllKeys(count) || call.unanswered() > 0 && Clock.now() < deadline;
     };
-    boolean isOver = isInBackground;
     try {
       boolean isHeld = isInBackground
           ? commands.retryInBackground(call, leaseEnd, once)
           : commands.retry(call, until, once);
-      isOver = true;
+      if (tie != null) tie.close();
       return isHeld;
     } finally {
-      if (isOver) closeTie();
+      if (isInBackground) cutTie();
     }
   }
 
-  private void closeTie() {
-    if (tie != null) tie.close();
+  private void cutTie() {
+    if (tie != null) tie.cut();
   }
 
   private Command lastCommand(long releasedAt, @Nullable Duration rest) {
     LockOptions options = recipe.options();
     long end = rest == null
-        ? Clock.after(Math.max(grantedAt, 0), Clock.nanosOf(options.leastHold))
+        ? staysUntil
         : Clock.after(releasedAt, Clock.nanosOf(rest));
     long left = end - Clock.now();
     if (left > 0) return recipe.releaseAfter(token, left);

@@ -42,7 +42,7 @@ public final class Tie {
   <C> void keep(Pool<C> pool, C connection, boolean isClean) {
     long settledAt = isClean ? Clock.now() : Clock.after(Clock.now(), leaseNanos);
     Held<C> one = new Held<>(pool, connection, isClean, settledAt);
-    if (!kept(one)) one.putBack(isClean);
+    if (!kept(one)) one.putBack(false);
   }
 
   private synchronized boolean kept(Held<?> one) {
@@ -58,14 +58,20 @@ public final class Tie {
     earlier.forEach(one -> one.putBack(false));
   }
 
-  /** Puts the connections back, because the grant has ended. */
+  /** Puts the connections back, because the server has released the lock. */
   public void close() {
-    List<Held<?>> all;
-    synchronized (this) {
-      isOver = true;
-      all = held;
-      held = List.of();
-    }
-    all.forEach(one -> one.putBack(one.isClean));
+    end().forEach(one -> one.putBack(one.isClean));
+  }
+
+  /** Closes the connections. Otherwise the server would go on renewing the lock. */
+  public void cut() {
+    end().forEach(one -> one.putBack(false));
+  }
+
+  private synchronized List<Held<?>> end() {
+    List<Held<?>> all = held;
+    isOver = true;
+    held = List.of();
+    return all;
   }
 }
