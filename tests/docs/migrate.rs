@@ -423,6 +423,7 @@ fn the_calls_of_the_tables_are_those_of_the_libraries() {
         let readme = fs::read_to_string(readme).expect("a README");
         for call in code(&cell) {
             let (name, _) = call.split_once('(').unwrap_or((call, ""));
+            let name = name.rsplit(' ').next().unwrap_or(name);
             assert!(readme.contains(name), "{head} has no {call}");
             named += 1;
         }
