@@ -25,6 +25,8 @@ final class Shared {
   private final Runnable dropped;
   /** The times of the latest replies, by server. */
   private final Map<String, Long> replies = new ConcurrentHashMap<>();
+  /** For how long callers have waited since the latest reply, by server. */
+  private final Map<String, Silence> silences = new ConcurrentHashMap<>();
   /** The failures since the latest reply. */
   private final AtomicInteger failures = new AtomicInteger();
   private @Nullable CompletableFuture<StatefulConnection<byte[], byte[]>> current;
@@ -79,14 +81,25 @@ final class Shared {
   private void answered(Call call) {
     call.answered();
     replies.put(call.server(), Clock.now());
+    silences.remove(call.server());
     failures.set(0);
   }
 
-  /** Returns true if a connection failed twice, or its server sent no reply for a while. */
+  /** Returns true if a connection failed twice, or callers waited long for its server in vain. */
   private boolean isDead(OutageException outage, Call call, long began) {
     if (!outage.isLate()) return failures.incrementAndGet() > 1;
+    long now = Clock.now();
     long since = Math.max(began, replies.getOrDefault(call.server(), began));
-    return Clock.now() - since >= Pool.SILENCE_NANOS;
+    Silence silence = silences.merge(
+        call.server(), new Silence(now - since, now), (known, added) -> known.until(since, now));
+    return silence.nanos >= Pool.SILENCE_NANOS;
+  }
+
+  /** The time in which at least one caller waited. Several short waits make a long silence. */
+  private record Silence(long nanos, long countedUntil) {
+    Silence until(long since, long now) {
+      return new Silence(nanos + Math.max(0, now - Math.max(since, countedUntil)), now);
+    }
   }
 
   /** Returns the connection, or its failure to open, which the next call repeats. */
