@@ -125,7 +125,7 @@ var unconnected = []string{"redis: connection ", "redis: all sentinels", "redis:
 // passing are the beginnings of the server's errors that end by themselves.
 var passing = []string{
 	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "OOM ", "MISCONF ", "BUSY ",
-	"MOVED ", "ASK ", "ERR max number of clients reached",
+	"MOVED ", "ASK ", "ERR max number of clients reached", "NOREPLICAS Not enough good replicas",
 	"UNBLOCKED force unblock from blocking operation, instance state changed",
 }
 

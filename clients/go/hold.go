@@ -147,6 +147,10 @@ func (h *hold) set(lease time.Duration, askedAt time.Time) {
 	}
 	h.deadline, h.renewAt = askedAt.Add(min(lease, century)-h.options.margin), time.Time{}
 	isLast := h.deadline.After(h.longestDeadline().Add(-leastProlonging))
+	if h.isUnclear {
+		// A late command of the acquire sets its own lease, which may be shorter.
+		lease = min(lease, h.options.firstLease())
+	}
 	if h.options.renews && !isLast {
 		h.renewAt = askedAt.Add(lease / 3)
 	}
@@ -207,12 +211,10 @@ func (h *hold) extendOnce(ctx context.Context, call *call, end time.Time, e exte
 	}
 	if count == int64(len(h.options.keys)) {
 		e.apply(askedAt)
-		return true, nil
+		return h.stateNow() == held, nil
 	}
-	if h.lose() && len(h.options.keys) > 1 {
-		// The keys that the grant hasn't lost.
-		h.leaveLater(h.options.call(h.token))
-	}
+	// The keys that aren't lost stay until the release, because the body may still run.
+	h.lose()
 	return false, nil
 }
 

@@ -144,10 +144,10 @@ impl Observer for Log {
     fn lost(&self, _lock: &Subject<'_>) {}
 
     fn unavailable(&self, error: &Error) {
-        output::log(format_args!(
-            "tries again: {}",
-            output::line(&error.to_string())
-        ));
+        let text = output::line(&error.to_string());
+        // In a thread of its own, because a terminal that is stopped must not stop the renewals.
+        let log = move || output::log(format_args!("tries again: {text}"));
+        let _ = thread::Builder::new().spawn(log);
     }
 }
 

@@ -21,19 +21,25 @@ mod linux {
     /// A process and its descendants at one moment. Each is held by a descriptor, because its ID
     /// may belong to another process when a signal is sent.
     pub struct ProcessTree {
+        root: Pid,
         members: Vec<(Pid, OwnedFd)>,
     }
 
     impl ProcessTree {
+        /// Returns the tree of a child whose exit status isn't taken yet, so its ID is its own.
         pub fn of(root: Pid) -> ProcessTree {
             let descriptor = process::pidfd_open(root, PidfdFlags::empty());
             let members = descriptor.into_iter().map(|it| (root, it)).collect();
-            let mut tree = ProcessTree { members };
+            let mut tree = ProcessTree { root, members };
             tree.grow();
             tree
         }
 
         pub fn send(&self, signal: Signal) {
+            if !self.has(self.root) {
+                // There are no descriptors, for instance on Linux before 5.3.
+                let _ = process::kill_process(self.root, signal);
+            }
             for (_, descriptor) in &self.members {
                 // The process may have ended.
                 let _ = process::pidfd_send_signal(descriptor, signal);

@@ -104,6 +104,8 @@ export function outageIn(error: unknown, server: string): string | undefined {
     if (/^ERR max number of clients/.test(error.message)) return 'the server has too many clients';
     if (/^UNBLOCKED .*instance state changed/.test(error.message))
       return 'the server became a replica';
+    if (/^NOREPLICAS Not enough good replicas/.test(error.message))
+      return 'the server has too few replicas to write';
     return PASSING_REPLIES[code];
   }
   const { code: systemCode = '' } = error as NodeJS.ErrnoException;

@@ -107,7 +107,9 @@ export class Hold {
     const longest = this.#grantedAt + this.options.maxHoldMs;
     this.deadline = Math.max(this.deadline, sentAt + leaseMs - this.options.margin);
     const isLast = this.deadline >= longest - LEAST_MS;
-    this.#renewAt = isLast || !this.options.renew ? Infinity : sentAt + leaseMs / 3;
+    // A late command of the acquire sets its own lease, which may be shorter.
+    const everyMs = (this.isUnclear ? Math.min(leaseMs, this.options.firstLeaseMs) : leaseMs) / 3;
+    this.#renewAt = isLast || !this.options.renew ? Infinity : sentAt + everyMs;
   }
 
   /** Time at which the keeper must look after the grant. */
@@ -173,12 +175,13 @@ export class Hold {
     const words = options.extend(token, leaseMs, tie !== undefined);
     const count = await this.#parts.commands.ask(options.name, words, call, end, tie);
     if (Number(count) !== options.keys.length) {
-      if (this.lose()) this.#releaseTheRest();
+      // The keys that aren't lost stay until the release, because the block may still run.
+      this.lose();
       return false;
     }
     this.prolong(leaseMs, call.sentAt);
     tie?.moved(call.sentAt);
-    return true;
+    return this.state === 'held';
   }
 
   /** Ties the grant to a connection of its own. */
@@ -330,11 +333,6 @@ export class Hold {
     if (restMs > 0) return options.endAfter(token, restMs);
     // A late command has the lease of the acquire, which an extend may have made shorter.
     return this.isUnclear ? options.leave(token, options.longestTraceMs) : options.release(token);
-  }
-
-  /** Releases the keys that a lock on several keys hasn't lost. */
-  #releaseTheRest() {
-    if (this.options.keys.length > 1) this.#leaveInBackground(now());
   }
 
   async isOwned(): Promise<boolean> {

@@ -13,7 +13,7 @@ final class ErrorReply extends \RuntimeException
 {
     /** The codes of errors after which the same command may succeed later, or at another server. */
     private const OUTAGES = '/^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|OOM|MISCONF|BUSY) '
-        . '|^ERR max number of clients|^UNBLOCKED .*instance state changed/';
+        . '|^ERR max number of clients|^UNBLOCKED .*instance state changed|^NOREPLICAS Not enough good replicas/';
 
     /**
      * Returns the reply that the text of a driver's exception has, or null if it has none, as "AUTH

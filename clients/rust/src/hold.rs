@@ -159,6 +159,11 @@ impl Hold {
         let is_last = longest.is_some_and(|longest| lease.deadline + LEAST >= longest);
         let renews = self.recipe.options.renews && !is_last;
         let every = self.recipe.options.renew_every.min(length / 3);
+        // A late command of the acquire sets its own lease, which may be shorter.
+        let every = match self.is_unclear {
+            true => every.min(self.recipe.first_lease() / 3),
+            false => every,
+        };
         lease.renew_at = renews.then(|| later(asked_at, every));
         drop(lease);
         self.phase.send_modify(|_| {});
@@ -290,14 +295,13 @@ impl Hold {
             return Ok(false);
         };
         if !self.recipe.is_all(number(&reply)) {
-            if self.lose() && self.recipe.has_several_keys() {
-                self.leave_in_background(self.call());
-            }
+            // The keys that aren't lost stay until the release, because the block may still run.
+            self.lose();
             return Ok(false);
         }
         self.prolong(length, asked_at);
         tie.inspect(|tie| tie.moved(asked_at));
-        Ok(true)
+        Ok(self.phase() == Phase::Held)
     }
 
     /// Asks the server whether this grant holds all its keys.
@@ -332,8 +336,8 @@ impl Hold {
         if !self.end(Phase::Lost) {
             return false;
         }
-        tell(|| self.core.commands.observer.lost(&self.subject()));
         self.tell_program();
+        tell(|| self.core.commands.observer.lost(&self.subject()));
         if self.tie.is_some() {
             let hold = Arc::clone(self);
             self.core.go_on(&self.background, async move {
@@ -441,7 +445,10 @@ impl Hold {
         let asked = asked.await;
         if asked.is_ok() || caller == Caller::HasLeft {
             for link in self.tie.iter().flat_map(Tie::give_up) {
-                commands.connections.put_back(link, &self.background);
+                // A connection that the lock is still tied to closes, so that the server releases it.
+                if asked.is_ok() {
+                    commands.connections.put_back(link, &self.background);
+                }
             }
         }
         let count = asked?.map_or(0, |(reply, _)| number(&reply));

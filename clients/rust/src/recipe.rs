@@ -48,10 +48,6 @@ impl Recipe {
         &self.keys.0[0]
     }
 
-    pub(crate) fn has_several_keys(&self) -> bool {
-        self.keys.0.len() > 1
-    }
-
     /// Returns true if a reply of EXTEND or RELEASE counts all keys.
     pub(crate) fn is_all(&self, count: i64) -> bool {
         usize::try_from(count) == Ok(self.keys.0.len())

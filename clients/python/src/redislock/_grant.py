@@ -59,7 +59,9 @@ class Hold:
             self._granted_at = asked_at
         self.deadline = max(self.deadline, asked_at + lease - self.options.margin_seconds)
         is_last = self.deadline >= self._longest_deadline - LEAST_SECONDS
-        self.renew_at = math.inf if is_last or not self.options.renew else asked_at + lease / 3
+        # A late command of the acquire sets its own lease, which may be shorter.
+        every = min(lease, self.options.first_lease) / 3 if self.is_unclear else lease / 3
+        self.renew_at = math.inf if is_last or not self.options.renew else asked_at + every
 
     @property
     def _longest_deadline(self) -> float:
@@ -119,13 +121,13 @@ class Hold:
         words = self.options.extend(self.token, lease, ties=call.tie is not None)
         count = await self._commands.ask(self.options.keys[0], words, call, end)
         if count != len(self.options.keys):
-            if self.lose():
-                self._release_the_rest()
+            # The keys that aren't lost stay until the release, because the block may still run.
+            self.lose()
             return False
         self.prolong(lease, asked_at)
         if call.tie is not None:
             call.tie.moved(asked_at)
-        return True
+        return not self.is_ended
 
     async def tie(self, until: float, stop: Any) -> None:
         """Tie the grant to a connection, which stays out of its pool from now on."""
@@ -178,8 +180,8 @@ class Hold:
             return False
         grant = self.grant()
         if grant is not None:
-            tell(self.observer.lost, grant)
             grant._tell_lost()
+            tell(self.observer.lost, grant)
         if self._tie is not None:
             self._commands.go_on(self._untie(self._tie))
         return True
@@ -265,11 +267,6 @@ class Hold:
             # A late command has the lease of the acquire, which an extend may have made shorter.
             return self.options.leave(self.token, self.options.longest_trace)
         return self.options.release(self.token)
-
-    def _release_the_rest(self) -> None:
-        """Release the keys that a lock on several keys hasn't lost."""
-        if len(self.options.keys) > 1:
-            self._commands.go_on(self._leave(Call(self.token), math.inf, time.monotonic()))
 
     async def is_owned(self) -> bool:
         lefts = await self._commands.of_each_key(

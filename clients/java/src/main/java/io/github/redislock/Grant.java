@@ -115,7 +115,9 @@ final class Grant {
     deadline = Math.max(deadline, Clock.after(askedAt, nanos) - recipe.marginNanos());
     boolean isLast = deadline >= longestDeadline() - LEAST_NANOS;
     boolean isRenewed = recipe.options().renewed && !isLast;
-    renewAt = isRenewed ? Clock.after(askedAt, nanos / 3) : Clock.NEVER;
+    // A late command of the acquire sets its own lease, which may be shorter.
+    long every = isUnclear ? Math.min(nanos, recipe.firstLeaseNanos()) / 3 : nanos / 3;
+    renewAt = isRenewed ? Clock.after(askedAt, every) : Clock.NEVER;
   }
 
   private long longestDeadline() {
@@ -192,15 +194,13 @@ final class Grant {
     long askedAt = Clock.now();
     Command command = recipe.extend(token, next, call.tie() != null);
     if (!isOfAllKeys(commands.ask(command, call, token, end))) {
-      if (lose() && recipe.keys().size() > 1) {
-        // The keys that a lock on several keys hasn't lost.
-        commands.goOn(rest -> leave(rest, Clock.NEVER, Clock.now(), null));
-      }
+      // The keys that aren't lost stay until the release, because the body may still run.
+      lose();
       return false;
     }
     prolong(next, askedAt);
     if (call.tie() != null) call.tie().moved(askedAt);
-    return true;
+    return !isEnded();
   }
 
   private boolean isOfAllKeys(@Nullable Object count) {
