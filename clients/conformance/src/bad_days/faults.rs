@@ -180,6 +180,19 @@ pub const CANT_SAVE: Outage = Outage {
     waits: Waits::MayGoOn,
 };
 
+/// The server has too few replicas for `min-replicas-to-write`.
+pub const TOO_FEW_REPLICAS: Outage = Outage {
+    prepare: |_| {},
+    begin: |world| {
+        world.servers.call("CONFIG SET min-replicas-to-write 1");
+        world.until_refused("NOREPLICAS");
+    },
+    end: |world| {
+        world.servers.call("CONFIG SET min-replicas-to-write 0");
+    },
+    waits: Waits::MayGoOn,
+};
+
 /// The server runs a script without end.
 pub const BUSY: Outage = Outage {
     prepare: |_| {},

@@ -179,6 +179,17 @@ const BAD_DAYS: &[BadDay] = &[
         ],
     },
     BadDay {
+        name: "the server has too few replicas to write: `NOREPLICAS`",
+        rows: &[
+            row(Standalone, "too_few_replicas_before", |world| {
+                outages::before(world, "too_few_replicas_before", &faults::TOO_FEW_REPLICAS);
+            }),
+            row(Standalone, "too_few_replicas_during", |world| {
+                outages::during(world, "too_few_replicas_during", &faults::TOO_FEW_REPLICAS);
+            }),
+        ],
+    },
+    BadDay {
         name: "a script runs without end: `BUSY`",
         rows: &[
             row(Standalone, "busy_before", |world| {

@@ -99,8 +99,12 @@ pub fn one_lost_key_of_several_is_told(world: &mut World) {
     driver.lock("a", json!({"keys": keys, "lease_ms": 3000}));
     driver.try_acquire("a").fence();
     world.servers.call(&format!("DEL {}", keys[0]));
+    let token = world.holder(keys[1]);
     let told = driver.loss_within("a", std::time::Duration::from_secs(6));
     assert!(told.is_some(), "the loss is told");
+    // The program may still be at work with the other key.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(world.left_of(keys[1], &token) > 0, "the other key is held");
     assert!(!driver.release("a"));
     keys.iter().for_each(|key| world.assert_free(key));
 }
