@@ -8,7 +8,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, kill_process_group, Pid, Signal};
@@ -881,6 +881,39 @@ fn a_server_that_dies_loses_the_lock_by_the_end_of_the_lease() {
         "{:?}",
         died.elapsed()
     );
+}
+
+#[test]
+fn errors_that_nobody_reads_do_not_stop_the_renewals() {
+    let server = Server::start();
+    let (_unread, errors) = std::io::pipe().expect("a pipe");
+    // A pipe holds as many bytes as this.
+    let mut fill = Command::new("head");
+    fill.args(["-c", "65536", "/dev/zero"]);
+    fill.stdout(errors.try_clone().expect("the pipe"));
+    assert!(fill.status().expect("it runs").success());
+    let mut run = redis_lock(
+        server.port(),
+        &[
+            "-t", "1s", "run", "k", "--lease", "6s", "--", "sleep", "600",
+        ],
+    );
+    run.stdout(Stdio::null()).stderr(errors);
+    let mut run = run.spawn().expect("it runs");
+    let fence = holder(&server).int("fence");
+    let process = process_of(&server);
+    kill_process(process, Signal::STOP).expect("it is there");
+    let stopped = Instant::now();
+    until("a renewal has failed", || {
+        stopped.elapsed() > Duration::from_millis(3600)
+    });
+    kill_process(process, Signal::CONT).expect("it is there");
+    until("it is held beyond its lease", || {
+        holder(&server).int("held-ms") > 9_000
+    });
+    assert_eq!(holder(&server).int("fence"), fence);
+    kill_process(Pid::from_child(&run), Signal::TERM).expect("it is there");
+    run.wait().expect("its end");
 }
 
 #[test]
