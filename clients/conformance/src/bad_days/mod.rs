@@ -253,6 +253,11 @@ const BAD_DAYS: &[BadDay] = &[
             ),
             in_background(
                 Standalone,
+                "no_right_to_release_a_session",
+                refusals::no_right_to_release_a_session,
+            ),
+            in_background(
+                Standalone,
                 "no_right_to_extend",
                 refusals::no_right_to_extend,
             ),

@@ -105,6 +105,24 @@ pub fn no_right_to_release(world: &mut World) {
     });
 }
 
+/// The release of a session is refused. The server would renew it as long as its connection is open.
+pub fn no_right_to_release_a_session(world: &mut World) {
+    use Column::Release;
+    make_user(world);
+    rounds(world, "no_right_to_release_a_session", |world, round| {
+        change_user(world, "+@all");
+        let driver = driver(world, &as_user(PASSWORD));
+        let options = json!({"keys": [Release.key()], "lease_ms": 2000, "session": true});
+        driver.lock(Release.lock(), options);
+        driver.try_acquire(Release.lock()).fence();
+        change_user(world, "-lock.release -lock.mrelease");
+        let began = Instant::now();
+        let released = driver.begin_release(Release.lock());
+        round.cell(&driver, Release, &released, Due::at_once(began), DENIED);
+        round.until_free(world, Release);
+    });
+}
+
 /// The extension is refused. The lock stays as it is, and is renewed as soon as it may be.
 pub fn no_right_to_extend(world: &mut World) {
     use Column::Extend;
