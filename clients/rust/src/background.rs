@@ -16,6 +16,9 @@ use crate::mutex::Mutex;
 /// The time after which a background thread without work ends.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// The time after which a waiting thread makes sure that a thread drives the runtime.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
 /// The runtime of a call, and of what the call leaves to do.
 #[derive(Clone)]
 pub(crate) enum Background {
@@ -107,7 +110,11 @@ impl Pump {
         loop {
             match work.as_mut().poll(&mut context) {
                 Poll::Ready(done) => return done,
-                Poll::Pending => thread::park(),
+                Poll::Pending => {
+                    thread::park_timeout(LOOKS_EVERY);
+                    // The thread that drives the runtime may not have started before.
+                    self.wake(|_| {});
+                }
             }
         }
     }
