@@ -453,8 +453,11 @@ export class Redlock extends EventEmitter {
    */
   async #release(lock: Lock, leftMs: number): Promise<boolean> {
     const words = this.#lastWords.get(lock) ?? this.#optionsOf(lock).release(lock.value);
+    const call = new Call(lock.value);
     try {
-      return await this.#ask(lock, words, new Call(lock.value));
+      const isHeld = await this.#ask(lock, words, call);
+      // If a reply was lost, the command before may have released the lock.
+      return isHeld || call.unanswered > 0;
     } catch (error) {
       if (error instanceof UnavailableError) {
         goOn(this.#ask(lock, words, new Call(lock.value, undefined, true), now() + leftMs));
@@ -467,11 +470,8 @@ export class Redlock extends EventEmitter {
   async #ask(lock: Lock, words: Word[], call: Call, until?: number): Promise<boolean> {
     const { commands } = this.#locks;
     const { name, keys } = this.#optionsOf(lock);
-    const once = async (end: number) => {
-      const count = await commands.ask(name, words, call, end);
-      // If a reply was lost, the command before may have released the lock.
-      return Number(count) === keys.length || call.unanswered > 0;
-    };
+    const once = async (end: number) =>
+      Number(await commands.ask(name, words, call, end)) === keys.length;
     return commands.retry(once, call, until ?? now() + commands.timeoutMs);
   }
 

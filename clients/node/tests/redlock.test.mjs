@@ -13,6 +13,7 @@ import OldRedlock from 'redlock';
 import Redlock, { ExecutionError, Lock, ResourceLockedError } from '../dist/redlock.mjs';
 import { begin, connect } from './clients.mjs';
 import { packageFolder, project } from './package.mjs';
+import { startProxy } from './proxy.mjs';
 import { info, startCluster, startServer, until } from './server.mjs';
 
 /**
@@ -122,6 +123,28 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert(start <= Date.now());
     assert.equal(longer.expiration, 0);
     assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
+  });
+
+  check('a lock that ended before a repeated command is released, not extended', async () => {
+    const proxy = await startProxy(server);
+    const client = await connect(kind, [`127.0.0.1:${proxy.port}`]);
+    const redlock = new Redlock([client]);
+    /** Loses a lock, and the first command about it. */
+    async function endedLock() {
+      const lock = await redlock.acquire(['k'], 60_000);
+      await server.redis.del('k');
+      proxy.request = (text, near) => {
+        if (!/lock\./i.test(text)) return undefined;
+        proxy.request = () => undefined;
+        near.destroy();
+        return null;
+      };
+      return lock;
+    }
+    await assertLocked(await failureOf((await endedLock()).extend(60_000)));
+    await (await endedLock()).release();
+    await client.quit();
+    await proxy.stop();
   });
 
   check('acquires all of several resources, or none', async (redlock) => {
