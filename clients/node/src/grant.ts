@@ -82,6 +82,11 @@ export class Hold {
     return grant ?? new Grant(this);
   }
 
+  /** True from the time at which the program gets the grant until its end. */
+  get #isGiven(): boolean {
+    return this.#parts.keeper.held.has(this);
+  }
+
   get isLost(): boolean {
     return this.state === 'lost' || (this.state === 'held' && now() >= this.deadline);
   }
@@ -139,6 +144,8 @@ export class Hold {
 
   /** Renews a session whose connection was lost, because the server may have released the lock. */
   readonly #renewNow = () => {
+    // Before the program has the grant, the call that makes the tie repeats it.
+    if (!this.#isGiven) return;
     this.#renewAt = now();
     this.#parts.keeper.hold(this);
   };

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { after, before, test } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -35,6 +35,9 @@ const failureOf = (call) =>
     (error) => error,
   );
 
+setFlagsFromString('--expose-gc');
+const collect = runInNewContext('gc');
+
 /** Checks that a waiter is woken by a message, before it would ask again. */
 async function assertWoken(locks) {
   const lock = locks.lock('woken', { keepMs: 60_000 });
@@ -62,6 +65,20 @@ for (const kind of ['ioredis', 'node-redis']) {
         await work(new Locks(client), client);
       } finally {
         client.disconnect();
+      }
+    });
+
+  /** Defines a test with a client of this kind that goes through a proxy. */
+  const checkThroughProxy = (what, work) =>
+    test(`${kind}: ${what}`, { timeout: 60_000 }, async () => {
+      await server.redis.flushall();
+      const proxy = await startProxy(server);
+      const client = await connect(kind, [`127.0.0.1:${proxy.port}`]);
+      try {
+        await work(proxy, client);
+      } finally {
+        client.disconnect();
+        await proxy.stop();
       }
     });
 
@@ -218,8 +235,6 @@ for (const kind of ['ioredis', 'node-redis']) {
     const lock = new Locks(client, { observer }).lock('k', { leaseMs: 3000 });
     const { signal } = await lock.acquire();
     const kept = await new Locks(client).lock('kept', { leaseMs: 3000 }).acquire();
-    setFlagsFromString('--expose-gc');
-    const collect = runInNewContext('gc');
     // The lease is renewed, so the lock doesn't end by itself.
     await until('it is told', () => {
       collect();
@@ -309,6 +324,31 @@ for (const kind of ['ioredis', 'node-redis']) {
     await server.redis.client('KILL', 'ID', holder[holder.indexOf('client-id') + 1]);
     await until('it is told', () => grant.signal.aborted);
     await assert.rejects(grant[Symbol.asyncDispose](), LockLostError);
+  });
+
+  checkThroughProxy('a connection lost before the tie drops no grant', async (proxy, client) => {
+    const locks = new Locks(client, { commandTimeoutMs: 20_000 });
+    const lock = locks.lock('k', { session: true });
+    const heldBack = [];
+    let isBroken = false;
+    proxy.request = (text, near, far) => {
+      if (!/lock\.extend/i.test(text)) return undefined;
+      if (isBroken) heldBack.push(() => far.write(text));
+      else near.destroy();
+      isBroken = true;
+      return null;
+    };
+    const acquires = lock.acquire();
+    await until('it is tied again', () => heldBack.length > 0);
+    for (let i = 0; i < 5; i += 1) {
+      collect();
+      await immediate();
+    }
+    proxy.request = () => undefined;
+    heldBack.forEach((send) => send());
+    const grant = await acquires;
+    assert.equal(await grant.owned(), true);
+    assert.equal(await grant.release(), true);
   });
 
   check('a connection for messages that died silently is replaced', async (locks) => {
