@@ -246,16 +246,21 @@ export class Hold {
     return true;
   }
 
-  /** Ends the grant as lost, and tells the program once. */
+  /** Ends the grant as lost, and tells the program once if it has the grant. */
   lose(): boolean {
+    const isGiven = this.#isGiven;
     if (!this.#end('lost')) return false;
+    if (isGiven) this.#tellLost();
+    // Its close releases the lock, so the connection of a session stays for the margin.
+    if (this.#tie) after(this.options.margin, () => this.#tie!.close(), true);
+    return true;
+  }
+
+  #tellLost() {
     this.#abort();
     const { grant } = this;
     if (this.#onLost) tell(() => this.#onLost!(grant));
     this.#parts.tellLost(grant);
-    // Its close releases the lock, so the connection of a session stays for the margin.
-    if (this.#tie) after(this.options.margin, () => this.#tie!.close(), true);
-    return true;
   }
 
   /** Releases the grant of a program that dropped it. */

@@ -351,6 +351,17 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.equal(await grant.release(), true);
   });
 
+  checkThroughProxy('a loss before the program has the grant is not told', async (proxy, client) => {
+    const told = [];
+    const onLost = () => told.push('onLost');
+    const locks = new Locks(client, { observer: { lost: () => told.push('lost') } });
+    assert.equal(await locks.adopt('k', 'ended', 1, { onLost }), undefined);
+    proxy.request = (text) => (/lock\.extend/i.test(text) ? ':0\r\n' : undefined);
+    const ties = locks.lock('k', { session: true, onLost }).acquire();
+    assert((await failureOf(ties)) instanceof LockLostError);
+    assert.deepEqual(told, []);
+  });
+
   check('a connection for messages that died silently is replaced', async (locks) => {
     const proxy = await startProxy(server);
     const client = await connect(kind, [`127.0.0.1:${proxy.port}`]);
