@@ -26,7 +26,10 @@ export class Tie implements Sender {
   #earlier: Earlier[] = [];
   #isOver = false;
 
-  /** `lost` is called if the connection in use closes by itself. */
+  /**
+   * `lost` is called if the connection in use closes by itself. The lease is 0 for a waiter, which
+   * the server ties to no connection.
+   */
   constructor(servers: Servers, leaseMs: number, lost: () => void) {
     this.#servers = servers;
     this.#leaseMs = leaseMs;
@@ -58,6 +61,7 @@ export class Tie implements Sender {
 
   #setAside(line: Line, isUnclear: boolean) {
     this.#latest = undefined;
+    if (this.#leaseMs === 0) return line.close();
     this.#earlier.push({ line, settledAt: now() + (isUnclear ? this.#leaseMs : 0) });
   }
 

@@ -362,6 +362,17 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.deepEqual(told, []);
   });
 
+  checkThroughProxy('a waiter with replicas keeps no failed connection', async (proxy, client) => {
+    const before = await connections();
+    const abort = new AbortController();
+    proxy.request = (text) => (/lock\./i.test(text) ? '-READONLY a replica\r\n' : undefined);
+    const waits = new Locks(client).lock('k', { replicas: 1 }).acquire({ signal: abort.signal });
+    await until('it has tried', () => proxy.count('lock.') >= 4);
+    await until('the failed ones are closed', async () => (await connections()) <= before + 1);
+    abort.abort();
+    assert.equal((await failureOf(waits)).name, 'AbortError');
+  });
+
   check('a connection for messages that died silently is replaced', async (locks) => {
     const proxy = await startProxy(server);
     const client = await connect(kind, [`127.0.0.1:${proxy.port}`]);
