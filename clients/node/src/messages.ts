@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto';
 
 import type { Line } from './connection.js';
-import { noReply, replyCode } from './errors.js';
+import { NoReply, noReply, replyCode } from './errors.js';
 import type { Node, Servers } from './servers.js';
 import { slotOf } from './slot.js';
 import { Bell, ignore, now, unlessAborted, within } from './time.js';
@@ -64,6 +64,8 @@ export class Messages {
       const subscribes = unlessAborted(listener.subscribe(channel), signal);
       await within(subscribes, until - now(), noReply);
     } catch (error) {
+      // Whether the server lives is for the next QUEUE to tell.
+      if (error instanceof NoReply) return;
       if (replyCode(error) !== 'MOVED') throw error;
       await bell.wait(Math.min(MOVED_MS, until - now()), signal);
     }

@@ -373,6 +373,22 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.equal((await failureOf(waits)).name, 'AbortError');
   });
 
+  checkThroughProxy('a late subscription is no outage', async (proxy, client) => {
+    const outages = [];
+    const observer = { unavailable: ({ message }) => outages.push(message) };
+    const lock = new Locks(client, { observer }).lock('k', { leaseMs: 300 });
+    await server.call('LOCK.ACQUIRE k other PX 60000');
+    proxy.request = (text) => (/subscribe/i.test(text) ? null : undefined);
+    const refused = Array.from({ length: 8 }, () => lock.acquire({ waitMs: 1500 }));
+    assert.deepEqual(new Set(await Promise.all(refused)), new Set([undefined]));
+    const waits = lock.acquire();
+    const before = proxy.count('lock.queue');
+    await until('it asks again', () => proxy.count('lock.queue') > before + 3);
+    await server.call('LOCK.RELEASE k other');
+    await (await waits).release();
+    assert.deepEqual(outages, []);
+  });
+
   check('a connection for messages that died silently is replaced', async (locks) => {
     const proxy = await startProxy(server);
     const client = await connect(kind, [`127.0.0.1:${proxy.port}`]);
