@@ -231,9 +231,8 @@ export class Acquire {
     try {
       await messages.hear(name, this.#turn.bell, until, this.#call.signal);
     } catch (error) {
-      throw this.#call.signal?.aborted
-        ? error
-        : this.#commands.failed(error, name, this.#call, until - askedAt);
+      this.#call.signal?.throwIfAborted();
+      throw this.#commands.failed(error, name, this.#call, until - askedAt);
     }
     this.#call.signal?.throwIfAborted();
   }

@@ -66,7 +66,7 @@ export class Commands {
       if (this.#down.size > 0) this.#down.delete(this.servers.nameOf(key));
       return reply;
     } catch (error) {
-      throw call.signal?.aborted ? error : this.failed(error, key, call, leftMs);
+      throw call.signal?.aborted ? call.signal.reason : this.failed(error, key, call, leftMs);
     }
   }
 

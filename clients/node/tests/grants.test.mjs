@@ -102,6 +102,26 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.deepEqual(await info(server.redis, 'k'), { holders: 0, waiters: 0 });
   });
 
+  check('an abort at the moment of a failure is rejected with the reason', async (locks, client) => {
+    const abort = new AbortController();
+    const reason = new Error('enough');
+    const duplicate = client.duplicate.bind(client);
+    client.duplicate = (overrides) => {
+      const own = duplicate(overrides);
+      const send = own.sendCommand.bind(own);
+      own.sendCommand = (...words) => {
+        const sent = send(...words);
+        const failed = (error) => /^WRONGTYPE/.test(error.message) && abort.abort(reason);
+        // The library sees the failure first.
+        queueMicrotask(() => sent.catch(failed));
+        return sent;
+      };
+      return own;
+    };
+    await server.redis.set('k', 'no lock');
+    assert.equal(await failureOf(locks.lock('k').acquire({ signal: abort.signal })), reason);
+  });
+
   check('an abort of an acquire that waits for its turn in the process', async (locks) => {
     const lock = locks.lock('k');
     const held = await lock.acquire();
