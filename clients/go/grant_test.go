@@ -136,7 +136,10 @@ func TestAGrantThatIsDroppedIsALossAndReleased(t *testing.T) {
 	locks := locksOf(t, s.Client, redislock.WithObserver(redislock.Observer{
 		Lost: func(grant *redislock.Grant) { lost <- grant.Fence() },
 	}))
-	fence := acquired(t, lockOf(t, locks, "k")).Fence()
+	grant := acquired(t, lockOf(t, locks, "k"))
+	gone, fence := grant.Lost(), grant.Fence()
+	within, cancel := grant.Context(background)
+	defer cancel()
 	kept := acquired(t, lockOf(t, locks, "kept"))
 	until(t, "it is collected", func() bool {
 		runtime.GC()
@@ -145,6 +148,9 @@ func TestAGrantThatIsDroppedIsALossAndReleased(t *testing.T) {
 	if told := receive(t, lost); told != fence {
 		t.Errorf("fence %d instead of %d", told, fence)
 	}
+	receive(t, gone)
+	receive(t, within.Done())
+	expect(t, context.Cause(within), redislock.ErrLost)
 	check(t, kept.Release(background))
 }
 

@@ -303,6 +303,8 @@ func (h *hold) lose() bool {
 func (h *hold) drop() {
 	if h.end(left) {
 		slog.Warn("redislock: a grant was dropped without a release", "keys", h.options.keys)
+		// The program may have kept the channel, or a context that ends with it.
+		close(h.gone)
 		tell(h.commands.observer.Lost, grantOf(h))
 		h.leaveLater(h.options.call(h.token))
 	}
