@@ -22,10 +22,22 @@ import (
 // connected returns how many connections a server has had.
 func connected(t *testing.T, s *testserver.Server) int {
 	t.Helper()
-	stats, err := s.Client.Info(background, "stats").Result()
+	return counted(t, s, "stats", "total_connections_received:", "\r")
+}
+
+// calls returns how many commands of a verb a server has executed.
+func calls(t *testing.T, s *testserver.Server, verb string) int {
+	t.Helper()
+	return counted(t, s, "commandstats", "cmdstat_lock."+verb+":calls=", ",")
+}
+
+// counted returns the number between two texts in a section of INFO.
+func counted(t *testing.T, s *testserver.Server, section, before, after string) int {
+	t.Helper()
+	text, err := s.Client.Info(background, section).Result()
 	check(t, err)
-	_, rest, _ := strings.Cut(stats, "total_connections_received:")
-	number, _, _ := strings.Cut(rest, "\r")
+	_, rest, _ := strings.Cut(text, before)
+	number, _, _ := strings.Cut(rest, after)
 	count, err := strconv.Atoi(number)
 	check(t, err)
 	return count

@@ -200,6 +200,20 @@ func TestAnExtensionIsNoShorterThanTheMargin(t *testing.T) {
 	check(t, grant.Release(background))
 }
 
+func TestRenewalsThatMoveNothingPauseToo(t *testing.T) {
+	s := serve(t)
+	lock := lockOf(t, locksOf(t, s.Client), "k", redislock.WithLease(600*time.Millisecond))
+	grant := acquired(t, lock)
+	began := time.Now()
+	check(t, grant.Extend(background, 1800*time.Millisecond))
+	check(t, grant.Extend(background, 600*time.Millisecond))
+	until(t, "it is renewed 6 times", func() bool { return calls(t, s, "extend") >= 2+6 })
+	if took := time.Since(began); took < 6*200*time.Millisecond {
+		t.Errorf("renewed 6 times in %v", took)
+	}
+	check(t, grant.Release(background))
+}
+
 func TestAGrantIsHandedOn(t *testing.T) {
 	s := serve(t)
 	locks, others := locksOf(t, s.Client), locksOf(t, s.Client)

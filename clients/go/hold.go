@@ -134,18 +134,19 @@ func (h *hold) longestDeadline() time.Time { return h.grantedAt.Add(min(h.option
 func (h *hold) prolong(lease time.Duration, askedAt time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if askedAt.Add(lease - h.options.margin).After(h.deadline) {
-		h.set(lease, askedAt)
-	}
+	h.set(lease, askedAt, h.deadline)
 }
 
-// set sets the deadline. The lease counts from the request: the server counts from then or later.
-// The mutex is locked.
-func (h *hold) set(lease time.Duration, askedAt time.Time) {
+// set sets the deadline, which is never before the earliest one, and the next renewal. The lease
+// counts from the request: the server counts from then or later. The mutex is locked.
+func (h *hold) set(lease time.Duration, askedAt, earliest time.Time) {
 	if h.grantedAt.IsZero() {
 		h.grantedAt = askedAt
 	}
 	h.deadline, h.renewAt = askedAt.Add(min(lease, century)-h.options.margin), time.Time{}
+	if earliest.After(h.deadline) {
+		h.deadline = earliest
+	}
 	isLast := h.deadline.After(h.longestDeadline().Add(-leastProlonging))
 	if h.isUnclear {
 		// A late command of the acquire sets its own lease, which may be shorter.
@@ -183,7 +184,7 @@ func (h *hold) exactly(lease time.Duration) extension {
 	return extension{cmd, h.commands.servers.command, func(askedAt time.Time) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.set(lease, askedAt)
+		h.set(lease, askedAt, time.Time{})
 	}}
 }
 
