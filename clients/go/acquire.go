@@ -174,13 +174,19 @@ func (a *acquire) ask(ctx context.Context, askedAt time.Time) (any, error) {
 	reply, err := a.commands.ask(ctx, a.call, cmd, earlier(by, end), way)
 	_, isGranted := reply.([]any)
 	switch {
-	case err != nil && !a.call.isDoubtful && !errors.Is(err, ErrNotReplicated):
+	case err != nil && a.isUnsent(unanswered) && !errors.Is(err, ErrNotReplicated):
 		a.isKnown = wasKnown
 	case err == nil && !isGranted:
 		// A command before may be executed after this one.
 		a.isKnown = keepsPlace || unanswered > 0 || a.call.unanswered.Load() > 0
 	}
 	return reply, err
+}
+
+// isUnsent returns true if the latest command can't have arrived. If the client of a cluster has
+// sent it before it failed to connect, there are more commands without a reply than before.
+func (a *acquire) isUnsent(before int32) bool {
+	return !a.call.isDoubtful && a.call.unanswered.Load() <= before
 }
 
 func (a *acquire) hold(reply []any, lease time.Duration, askedAt time.Time) *hold {

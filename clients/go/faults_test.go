@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,6 +155,69 @@ func TestAClosedClientEndsEveryCallAtOnce(t *testing.T) {
 	for _, call := range calls {
 		takes(t, "a call", 0, late, func() { expect(t, call(), redis.ErrClosed) })
 	}
+}
+
+// cutOff loses the reply to a command, and then has no connection until it is mended.
+type cutOff struct {
+	verb    string
+	isArmed atomic.Bool
+	isCut   atomic.Bool
+}
+
+func (c *cutOff) dial(_ context.Context, network, address string) (net.Conn, error) {
+	if c.isCut.Load() {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+	}
+	conn, err := net.Dial(network, address)
+	return &cutConn{conn, c}, err
+}
+
+type cutConn struct {
+	net.Conn
+	cutOff *cutOff
+}
+
+func (c *cutConn) Write(words []byte) (int, error) {
+	count, err := c.Conn.Write(words)
+	if strings.Contains(string(words), c.cutOff.verb) && c.cutOff.isArmed.CompareAndSwap(true, false) {
+		_, err = c.Conn.Read(make([]byte, 1024))
+		c.cutOff.isCut.Store(true)
+		return count, errors.Join(err, c.Conn.Close())
+	}
+	return count, err
+}
+
+func (c *cutConn) Read(reply []byte) (int, error) {
+	if c.cutOff.isCut.Load() {
+		return 0, io.EOF
+	}
+	return c.Conn.Read(reply)
+}
+
+// The driver of a cluster repeats a command without a reply, and then says only that it can't
+// connect.
+func TestAGrantWhoseReplyWasLostIsLeftInACluster(t *testing.T) {
+	s, err := testserver.Start("cluster 1")
+	check(t, err)
+	defer func() { check(t, s.End()) }()
+	cut := &cutOff{verb: "LOCK.ACQUIRE"}
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Address}, Dialer: cut.dial})
+	defer client.Close()
+	within, cancel := context.WithCancel(background)
+	defer cancel()
+	locks := locksOf(t, client, redislock.WithObserver(redislock.Observer{
+		Unavailable: func(error) { cancel() },
+	}))
+	lock := lockOf(t, locks, "k", redislock.WithLease(10*time.Minute))
+	check(t, acquired(t, lock).Release(background))
+	cut.isArmed.Store(true)
+	_, err = lock.Acquire(within)
+	expect(t, err, context.Canceled)
+	if s.IsFree(t, "k") {
+		t.Error("it wasn't granted")
+	}
+	cut.isCut.Store(false)
+	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
 }
 
 func TestASessionMovesToAnotherConnection(t *testing.T) {
