@@ -28,6 +28,12 @@ func connected(t *testing.T, s *testserver.Server) int {
 	return counted(t, s, "stats", "total_connections_received:", "\r")
 }
 
+// clients returns how many connections a server has.
+func clients(t *testing.T, s *testserver.Server) int {
+	t.Helper()
+	return counted(t, s, "clients", "connected_clients:", "\r")
+}
+
 // calls returns how many commands of a verb a server has executed.
 func calls(t *testing.T, s *testserver.Server, verb string) int {
 	t.Helper()
@@ -218,6 +224,18 @@ func TestAGrantWhoseReplyWasLostIsLeftInACluster(t *testing.T) {
 	}
 	cut.isCut.Store(false)
 	until(t, "it is free", func() bool { return s.IsFree(t, "k") })
+}
+
+func TestAFailedAdoptionKeepsNoConnection(t *testing.T) {
+	s := serve(t)
+	locks := locksOf(t, s.Client)
+	s.Call(t, "SET", "k", "of another kind")
+	before := clients(t, s)
+	_, err := locks.Adopt(background, []string{"k"}, "token", 1, redislock.WithSession())
+	if err == nil || errors.Is(err, redislock.ErrNotHeld) {
+		t.Error(err)
+	}
+	until(t, "its connection is closed", func() bool { return clients(t, s) <= before })
 }
 
 func TestASessionMovesToAnotherConnection(t *testing.T) {

@@ -227,10 +227,17 @@ func (h *hold) bind(ctx context.Context, until time.Time) error {
 		err = ErrLost
 	}
 	if err != nil {
-		h.end(left)
-		h.tie.cut()
+		h.abandon()
 	}
 	return err
+}
+
+// abandon ends what doesn't become a grant.
+func (h *hold) abandon() {
+	h.end(left)
+	if h.tie != nil {
+		h.tie.cut()
+	}
 }
 
 // extend sets the lease for a caller, and for later renewals.

@@ -97,9 +97,11 @@ func (l *Locks) Adopt(
 	// A command of the first process may still arrive.
 	h.isUnclear = true
 	lease := lock.options.firstLease()
-	if err := h.extend(ctx, lease, h.growth(lease)); errors.Is(err, ErrLost) {
-		return nil, ErrNotHeld
-	} else if err != nil {
+	if err := h.extend(ctx, lease, h.growth(lease)); err != nil {
+		h.abandon()
+		if errors.Is(err, ErrLost) {
+			return nil, ErrNotHeld
+		}
 		return nil, err
 	}
 	_, isShaped := shape.Of(ctx)
