@@ -163,6 +163,27 @@ func TestAClosedClientEndsEveryCallAtOnce(t *testing.T) {
 	}
 }
 
+func TestAnAcquireWithoutATurnReturnsInTime(t *testing.T) {
+	s := serve(t)
+	client := redis.NewClient(&redis.Options{Addr: s.Address, PoolSize: 2})
+	defer client.Close()
+	one, two := client.Conn(), client.Conn()
+	check(t, errors.Join(one.Ping(background).Err(), two.Ping(background).Err(), one.Close(), two.Close()))
+	lock := lockOf(t, locksOf(t, client), "k")
+	defer s.Stop(t)()
+	ended := make(chan error)
+	try := func() error { _, err := lock.TryAcquire(background); return err }
+	go func() { ended <- try() }()
+	// A half of the connections are for acquires.
+	until(t, "one has the turn", func() bool { return client.PoolStats().IdleConns == 1 })
+	// It still has time when it gets the turn.
+	time.Sleep(100 * time.Millisecond)
+	takes(t, "the other one", time.Second, 600*time.Millisecond, func() {
+		expect(t, try(), redislock.ErrUnavailable)
+	})
+	expect(t, receive(t, ended), redislock.ErrUnavailable)
+}
+
 // cutOff loses the reply to a command, and then has no connection until it is mended.
 type cutOff struct {
 	verb    string

@@ -135,7 +135,9 @@ func (s *servers) acquire() way {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}, s.command.isPrompt}
+	}, func() bool {
+		return len(s.turns) < cap(s.turns) && s.command.isPrompt != nil && s.command.isPrompt()
+	}}
 }
 
 // wait is the way of the commands that may block.
