@@ -104,6 +104,12 @@ func isReply(err error) bool {
 	return err == nil || isSaid
 }
 
+// isOfReplica returns true if the server that replied takes no writes.
+func isOfReplica(err error) bool {
+	text, _ := replyOf(err)
+	return strings.HasPrefix(text, "READONLY ")
+}
+
 func isLate(err error) bool {
 	var network net.Error
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||

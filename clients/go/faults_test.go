@@ -259,6 +259,21 @@ func TestAFailedAdoptionKeepsNoConnection(t *testing.T) {
 	until(t, "its connection is closed", func() bool { return clients(t, s) <= before })
 }
 
+func TestASessionLeavesAConnectionThatWasReadOnly(t *testing.T) {
+	s := serve(t)
+	told := make(chan error, 1)
+	locks := locksOf(t, s.Client, redislock.WithObserver(redislock.Observer{
+		Unavailable: func(err error) { told <- err },
+	}))
+	grant := acquired(t, lockOf(t, locks, "k", redislock.WithLease(3*time.Second), redislock.WithSession()))
+	s.Call(t, "REPLICAOF", "127.0.0.1", "1")
+	expect(t, receive(t, told), redislock.ErrUnavailable)
+	s.Call(t, "REPLICAOF", "NO", "ONE")
+	renewed := grant.Left()
+	until(t, "it is renewed or lost", func() bool { return grant.Left() > renewed || grant.IsLost() })
+	check(t, grant.Release(background))
+}
+
 func TestASessionMovesToAnotherConnection(t *testing.T) {
 	s := serve(t)
 	locks := locksOf(t, s.Client)

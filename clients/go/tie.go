@@ -12,7 +12,8 @@ import (
 type link struct {
 	lender *redis.Client
 	conn   *redis.Conn
-	// True if its last command got a reply, so the next command may use it.
+	// True if its last command got a reply, so the next command may use it. After READONLY go-redis
+	// sends nothing more by it.
 	isClean bool
 	// The time after which no command of it can still arrive at the server.
 	settledAt time.Time
@@ -42,8 +43,8 @@ func (t *tie) process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	l := t.take(lender)
 	err = l.conn.Process(ctx, cmd)
-	l.isClean, l.settledAt = isReply(err), time.Now()
-	if !l.isClean {
+	l.isClean, l.settledAt = isReply(err) && !isOfReplica(err), time.Now()
+	if !isReply(err) {
 		l.settledAt = l.settledAt.Add(t.lease)
 	}
 	t.keep(l)
