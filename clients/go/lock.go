@@ -129,7 +129,7 @@ func (l *Lock) acquire(ctx context.Context, limit time.Duration) (*Grant, error)
 	switch {
 	case err == nil:
 		return l.granted(h, isShaped), nil
-	case errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
+	case isPastDeadline(ctx) && !errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("%w: %w", err, context.DeadlineExceeded)
 	}
 	return nil, err
@@ -163,4 +163,10 @@ func randomText() string {
 	// It never fails: the program is ended if the system has no random bits.
 	_, _ = rand.Read(bits)
 	return hex.EncodeToString(bits)
+}
+
+// isPastDeadline returns true if the time of a context is over, also if its own timer hasn't fired yet.
+func isPastDeadline(ctx context.Context) bool {
+	deadline, isLimited := ctx.Deadline()
+	return isLimited && !time.Now().Before(deadline)
 }

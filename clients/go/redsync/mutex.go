@@ -178,7 +178,7 @@ func (m *Mutex) wait(ctx context.Context, c claim) error {
 	switch {
 	case err == nil:
 		return m.hold(ctx, c.value, []*redislock.Grant{grant})
-	case errors.Is(err, context.Canceled), isRefusal(err) && ctx.Err() != nil:
+	case errors.Is(err, context.Canceled), isRefusal(err) && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)):
 		return ErrFailed
 	case isRefusal(err):
 		return &ErrTaken{Nodes: []int{0}}
