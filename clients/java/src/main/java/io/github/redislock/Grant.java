@@ -263,9 +263,9 @@ final class Grant {
 
   private boolean shareOnce(Call call, Recipe next, long end) throws InterruptedException {
     if (!isHeld()) return false;
-    if (call.unanswered() > 0) unclear();
     long askedAt = Clock.now();
     Object reply = commands.ask(next.share(token), call, token, end);
+    if (call.unanswered() > 0) unclear();
     boolean isSame = reply instanceof List<?> granted && granted.get(1).equals(fence);
     if (isSame && isHeld()) {
       recipe = next;

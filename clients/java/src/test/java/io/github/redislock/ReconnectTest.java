@@ -1,6 +1,8 @@
 package io.github.redislock;
 
 import static io.github.redislock.TestServer.until;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -25,6 +27,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.providers.ClusterConnectionProvider;
 import redis.clients.jedis.providers.PooledConnectionProvider;
 
@@ -68,6 +71,66 @@ class ReconnectTest {
       proxy.freeze();
       until(() -> isGranted(locks.lock("other")));
     }
+  }
+
+  /** Lettuce sends a command again by itself after it has lost its connection. */
+  @Test
+  void aResentReleaseIsNoLoss() throws Exception {
+    try (TestServer server = new TestServer();
+        TestProxy proxy = new TestProxy(server.port());
+        Locks locks = new Locks(link(TestServer.Kind.LETTUCE, proxy.port()), Duration.ofSeconds(8), LockObserver.LOGGING)) {
+      Hold hold = locks.lock("k").acquire();
+      proxy.dropReplyTo("LOCK.RELEASE");
+      assertTrue(hold.release());
+      assertTrue(proxy.hasDropped());
+      locks.lock("k").lock();
+      proxy.dropReplyTo("LOCK.RELEASE");
+      locks.lock("k").unlock();
+      assertTrue(proxy.hasDropped());
+      Hold lost = locks.lock("k").acquire();
+      server.command("DEL", "k");
+      assertFalse(lost.release());
+    }
+  }
+
+  /** The first of two acquires may still arrive after the release, so that is a LEAVE. */
+  @Test
+  void aResentAcquireIsReleasedByLeave() throws Exception {
+    try (TestServer server = new TestServer();
+        TestProxy proxy = new TestProxy(server.port());
+        Locks locks = new Locks(link(TestServer.Kind.LETTUCE, proxy.port()), Duration.ofSeconds(8), LockObserver.LOGGING)) {
+      proxy.dropReplyTo("LOCK.ACQUIRE");
+      Hold hold = locks.lock("k").acquire();
+      assertTrue(proxy.hasDropped());
+      assertTrue(hold.release());
+      JedisDataException left = assertThrows(JedisDataException.class, () -> acquireAgain(server, hold));
+      assertTrue(left.getMessage().startsWith("LEFT "), left.getMessage());
+    }
+  }
+
+  /** The first node replied, so it has no command of this client. */
+  @Test
+  void aRedirectedAcquireIsReleasedForGood() throws Exception {
+    int nodes = 2;
+    List<TestServer> servers = TestServer.cluster(nodes);
+    try (Locks locks =
+        new Locks(clusterLink(TestServer.Kind.LETTUCE, servers.get(0).port()), Duration.ofSeconds(8), LockObserver.LOGGING)) {
+      String key = keyOf(servers.get(0), 0, nodes);
+      until(() -> isGranted(locks.lock(key)));
+      locks.lock(key).unlock();
+      moveSlot(key, servers.get(1), servers);
+      Hold hold = locks.lock(key).acquire();
+      assertTrue(servers.get(1).command("EXISTS", key).equals(1L));
+      assertTrue(hold.release());
+      acquireAgain(servers.get(1), hold);
+    } finally {
+      servers.forEach(TestServer::close);
+    }
+  }
+
+  /** Acquires the lock for the token of a hold that ended. Fails after a LEAVE. */
+  private static void acquireAgain(TestServer server, Hold hold) {
+    assertNotNull(server.command("LOCK.ACQUIRE", hold.keys().get(0), hold.token(), "PX", "60000"));
   }
 
   /** Lettuce may leave a lost connection closed. */

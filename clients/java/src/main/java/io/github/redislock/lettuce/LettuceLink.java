@@ -87,13 +87,14 @@ public final class LettuceLink implements Link {
     if (command.keys().size() > 1) words.add(command.keys().size());
     command.keys().forEach(words::addKey);
     command.arguments().forEach(words::add);
-    AsyncCommand<byte[], byte[], Object> sent = new AsyncCommand<>(
-        new io.lettuce.core.protocol.Command<>(new Name(command.name()), new Reply(), words));
-    connection.dispatch(sent);
+    Sent sent = new Sent(new Name(command.name()), new Reply(), words);
+    AsyncCommand<byte[], byte[], Object> reply = new AsyncCommand<>(sent);
+    connection.dispatch(reply);
     try {
-      return call.await(sent, until, Failures::told);
+      return call.await(reply, until, Failures::told);
     } finally {
-      sent.cancel(true);
+      reply.cancel(true);
+      for (int lost = sent.repeats(); lost > 0; lost--) call.sends();
     }
   }
 
