@@ -163,12 +163,14 @@ public final class Locks implements AutoCloseable {
   /** Releases everything that these locks hold. Returns how many grants were still held. */
   public int releaseAll() {
     int count = 0;
-    LockException failure = null;
+    RuntimeException failure = null;
     long until = Clock.after(Clock.now(), commands.timeoutNanos);
     for (Grant grant : List.copyOf(keeper.held())) {
       try {
         if (!grant.isEnded() && grant.release(until, null)) count++;
-      } catch (LockException error) {
+      } catch (IllegalMonitorStateException released) {
+        // Another thread has just released it.
+      } catch (RuntimeException error) {
         failure = error;
       }
     }

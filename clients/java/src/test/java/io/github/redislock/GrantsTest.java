@@ -262,6 +262,29 @@ class GrantsTest {
     }
   }
 
+  /** A hold that another thread is just releasing keeps none of the others. */
+  @Test
+  void theReleaseOfAllRacesOthers() throws Exception {
+    try (Locks locks = locks(ScriptedLink.granting())) {
+      for (int round = 0; round < 200; round++) {
+        List<Hold> holds = new ArrayList<>();
+        for (int key = 0; key < 100; key++) holds.add(locks.lock("k" + key).acquire());
+        List<Grant> all = List.copyOf(locks.keeper.held());
+        CompletableFuture<Void> racing = CompletableFuture.runAsync(() -> all.forEach(grant -> {
+          try {
+            grant.release();
+          } catch (IllegalMonitorStateException released) {
+            // The other thread came first.
+          }
+        }));
+        locks.releaseAll();
+        assertTrue(all.stream().allMatch(Grant::isEnded));
+        racing.get(20, TimeUnit.SECONDS);
+        holds.forEach(Hold::close);
+      }
+    }
+  }
+
   @Test
   void aCollectedHoldIsALossThatIsTold() {
     CompletableFuture<Hold> told = new CompletableFuture<>();
