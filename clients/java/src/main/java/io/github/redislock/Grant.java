@@ -372,7 +372,7 @@ final class Grant {
       commands.goOn(call -> leave(call, Clock.NEVER, now, rest));
       if (wasLost) return false;
       throw outage;
-    } catch (RuntimeException error) {
+    } catch (RuntimeException | Error error) {
       cutTie();
       if (wasLost && error instanceof LockException) return false;
       throw error;

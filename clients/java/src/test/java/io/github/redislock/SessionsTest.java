@@ -2,8 +2,11 @@ package io.github.redislock;
 
 import static io.github.redislock.TestServer.until;
 import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import io.github.redislock.spi.Call;
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Link;
 import java.time.Duration;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -43,6 +46,34 @@ class SessionsTest {
     } catch (UnavailableException slow) {
       return false;
     }
+  }
+
+  /** After an error no release is to come. */
+  @ParameterizedTest
+  @EnumSource
+  void anErrorOfAReleaseEndsTheSession(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = new Locks(
+        failing(server.link(kind)), Duration.ofSeconds(8), LockObserver.LOGGING)) {
+      Hold hold = locks.lock(LockOptions.defaults().session(), "k").acquire();
+      assertThrows(NoClassDefFoundError.class, hold::release);
+      until(() -> server.command("EXISTS", "k").equals(0L));
+    }
+  }
+
+  /** Returns a link that a class is missing for releases. */
+  private static Link failing(Link whole) {
+    return new Link() {
+      @Override
+      public Object send(Command command, Call call, long until) throws InterruptedException {
+        if (command.name().equals("LOCK.RELEASE")) throw new NoClassDefFoundError("io/netty/Missing");
+        return whole.send(command, call, until);
+      }
+
+      @Override
+      public void close() {
+        whole.close();
+      }
+    };
   }
 
   @ParameterizedTest
