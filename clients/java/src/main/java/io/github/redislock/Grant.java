@@ -52,7 +52,8 @@ final class Grant {
   private volatile boolean isRefused;
   /** The thread whose end drops the grant, or null. */
   private volatile @Nullable Thread owner;
-  private volatile WeakReference<Hold> hold = new WeakReference<>(null);
+  /** The hold of the program, or null before the program has one. */
+  private volatile @Nullable WeakReference<Hold> hold;
 
   Grant(RedisLock lock, String token, long fence) {
     this.lock = lock;
@@ -230,7 +231,9 @@ final class Grant {
     boolean isLong = next.compareTo(recipe.options().marginOrDefault()) > 0;
     LockOptions.check("lease", isLong, "greater than the margin");
     checkNotReleased();
-    return !isLost() && takeOver(next);
+    if (isLost() || !takeOver(next)) return false;
+    locks.keeper.hold(this);
+    return true;
   }
 
   /** Sets the lease, also of a grant that another process acquired. */
@@ -238,10 +241,7 @@ final class Grant {
     return Call.uninterruptibly(call -> {
       long end = Clock.after(Clock.now(), commands.timeoutNanos);
       boolean isHeld = commands.retry(call, end, at -> extendOnce(call, next, at));
-      if (isHeld) {
-        lease = next;
-        locks.keeper.hold(this);
-      }
+      if (isHeld) lease = next;
       return isHeld;
     });
   }
@@ -286,7 +286,7 @@ final class Grant {
     return true;
   }
 
-  /** Ends the grant as lost, and tells the program once. */
+  /** Ends the grant as lost, and tells the program once if it has a hold. */
   private boolean lose() {
     if (!end(State.LOST)) return false;
     tellLost();
@@ -302,7 +302,9 @@ final class Grant {
   }
 
   private void tellLost() {
-    Hold program = hold.get();
+    WeakReference<Hold> known = hold;
+    if (known == null) return;
+    Hold program = known.get();
     Hold told = program == null ? new Hold(this) : program;
     Runnable tells = () -> {
       Events.tell(() -> commands.observer.lost(told));

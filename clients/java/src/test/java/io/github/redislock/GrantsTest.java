@@ -262,6 +262,26 @@ class GrantsTest {
     }
   }
 
+  /** The program hears of the losses of its holds alone. */
+  @Test
+  void aGrantThatTheProgramNeverGotIsNoLoss() throws Exception {
+    ScriptedLink link = new ScriptedLink((command, until) ->
+        command.name().equals("LOCK.EXTEND") ? (Object) 0L : ScriptedLink.granted(command));
+    List<Hold> told = new CopyOnWriteArrayList<>();
+    LockOptions options = LockOptions.defaults().onLost(told::add);
+    try (Locks locks = locks(link)) {
+      for (int count = 0; count < 50; count++) {
+        assertEquals(Optional.empty(), locks.adopt(options, "token", 1, "k"));
+        assertThrows(LockLostException.class, locks.lock(options.session(), "k")::acquire);
+      }
+      Hold hold = locks.lock(options, "k").acquire();
+      assertFalse(hold.extend(Duration.ofSeconds(60)));
+      until(() -> losses.get() > 0 && told.contains(hold));
+      assertEquals(1, losses.get());
+      assertEquals(List.of(hold), told);
+    }
+  }
+
   /** A hold that another thread is just releasing keeps none of the others. */
   @Test
   void theReleaseOfAllRacesOthers() throws Exception {
