@@ -112,8 +112,9 @@ pub fn superseded_with_a_grant(world: &mut World) {
     assert_eq!(driver.loss_within("a", Duration::from_millis(100)), None);
     assert!(driver.release("a"));
     driver.answer(&waits).fence();
+    // The old primary may serve a wait on a connection that is open: the page's differences.
     assert!(
-        world.servers.info(KEY).is_some(),
+        world.servers.info(KEY).is_some() || world.servers.superseded_has(KEY),
         "superseded_with_a_grant | wait for ever"
     );
     assert!(driver.release("b"));
