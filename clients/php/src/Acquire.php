@@ -75,7 +75,9 @@ final class Acquire
         for ($pause = Commands::FIRST_PAUSE; ; ) {
             $askedAt = Clock::now();
             if ($askedAt >= $this->until) {
-                return $this->isRefused ? null : throw $cause;
+                return $this->isRefused
+                    ? null
+                    : throw $cause ?? new Unavailable('no time is left to ask a server', true);
             }
             try {
                 $reply = $this->ask($askedAt);

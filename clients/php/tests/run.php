@@ -524,6 +524,12 @@ function test_a_late_reply_of_a_cluster_isnt_that_of_the_next_command(): void
     same([true, false, true], [$grant->extend(60.0), $locks->lock('other')->isLocked(), $grant->release()], 'the replies');
 }
 
+function test_a_limit_that_is_over_before_the_first_command_is_an_outage(): void
+{
+    $thrown = thrown(fn () => locks()->lock('k')->acquire(1e-9));
+    same([Unavailable::class, 'no time is left to ask a server'], [$thrown::class, $thrown->getMessage()], 'thrown');
+}
+
 /** @return int the port of a sentinel of the tests' server */
 function sentinel(): int
 {
