@@ -8,7 +8,7 @@ namespace RedisLock;
  * A `Redis` of phpredis.
  *
  * After a lost connection it can fail for good. Then only `connect()` mends it, which forgets all
- * settings, so they are noted before each command.
+ * settings, so they are noted at first and before each command.
  *
  * @internal
  */
@@ -41,6 +41,9 @@ final class PhpRedis implements Client
         $this->connectTimeout = (float) $redis->getTimeout();
         $this->persistentId = $redis->getPersistentID() ?: null;
         $this->login = new \SensitiveParameterValue($redis->getAuth() ?: null);
+        if ($redis->isConnected()) {
+            $this->note();
+        }
     }
 
     public function prefix(): string
@@ -59,10 +62,13 @@ final class PhpRedis implements Client
         if ($this->isOpen && $this->redis->isConnected()) {
             return;
         }
+        // A connection without its settings isn't used, nor are they noted.
+        $this->isOpen = false;
         $left = max(0.001, min($until - Clock::now(), $this->connectTimeout ?: INF, $this->longestConnect));
         try {
             $this->connect($left);
         } catch (\RedisException $thrown) {
+            $this->close();
             throw ErrorReply::of($thrown->getMessage()) ?? self::failure($thrown, $this->name());
         }
         $this->isOpen = true;

@@ -530,6 +530,47 @@ function test_a_limit_that_is_over_before_the_first_command_is_an_outage(): void
     same([Unavailable::class, 'no time is left to ask a server'], [$thrown::class, $thrown->getMessage()], 'thrown');
 }
 
+function test_a_client_that_failed_before_the_first_lock_keeps_its_settings(): void
+{
+    $redis = busy_client();
+    $redis->setOption(Redis::OPT_MAX_RETRIES, 0);
+    $before = options_of($redis);
+    $other = connection();
+    $other->auth('hunter2');
+    try {
+        $locks = new Locks($redis, commandTimeout: 0.4);
+        $other->rawCommand('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+        thrown(fn () => $redis->get('v'));
+        $grant = $locks->lock('k')->acquire();
+        $other->select(2);
+        same(true, $other->rawCommand('LOCK.CHECK', 'p:k', $grant->token()) > 0, 'held there');
+        same([true, $before, 2], [$grant->release(), options_of($redis), $redis->getDbNum()], 'released, its settings');
+    } finally {
+        $other->rawCommand('CONFIG', 'SET', 'requirepass', '');
+    }
+}
+
+function test_a_client_whose_login_failed_once_keeps_its_settings(): void
+{
+    $redis = busy_client();
+    $redis->setOption(Redis::OPT_MAX_RETRIES, 0);
+    $before = options_of($redis);
+    $other = connection();
+    $other->auth('hunter2');
+    try {
+        $lock = (new Locks($redis, commandTimeout: 0.4))->lock('k');
+        $other->rawCommand('CONFIG', 'SET', 'requirepass', 'another');
+        $other->rawCommand('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+        thrown(fn () => $redis->get('v'));
+        same(ServerError::class, thrown($lock->isLocked(...))::class, 'a wrong password');
+        same(RedisException::class, thrown(fn () => $redis->set('v', 'x'))::class, "the program's command");
+        $other->rawCommand('CONFIG', 'SET', 'requirepass', 'hunter2');
+        same([false, $before, 2], [$lock->isLocked(), options_of($redis), $redis->getDbNum()], 'its settings');
+    } finally {
+        $other->rawCommand('CONFIG', 'SET', 'requirepass', '');
+    }
+}
+
 /** @return int the port of a sentinel of the tests' server */
 function sentinel(): int
 {
