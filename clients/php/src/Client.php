@@ -28,10 +28,16 @@ interface Client
      * Sends a command, and returns its reply; null for nil.
      *
      * @param non-empty-list<string> $words
+     * @param Call $call counts this command already, and each one that is sent again
      * @throws ErrorReply|Unavailable
      * @throws \LogicException the program is in a transaction, so the command was not executed
      */
-    public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed;
+    public function exchange(
+        string $key,
+        #[\SensitiveParameter] array $words,
+        Call $call,
+        float $until,
+    ): mixed;
 
     /** Closes the connection, because a late reply would be taken for that of the next command. */
     public function close(): void;

@@ -208,29 +208,34 @@ final class Commands
     /** @param non-empty-list<string|int> $words */
     private function exchange(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): mixed
     {
-        $began = Clock::now();
-        if ($until <= $began) {
+        if ($until <= Clock::now()) {
             throw new Unavailable('no time is left to ask a server', true);
         }
-        $unanswered = $call->unanswered;
+        // What the handler of a signal throws comes after the connection was closed, if it has to be.
+        return Signals::after(fn () => $this->exchangeUndisturbed($key, $words, $call, $until));
+    }
+
+    /** @param non-empty-list<string|int> $words */
+    private function exchangeUndisturbed(
+        string $key,
+        #[\SensitiveParameter] array $words,
+        Call $call,
+        float $until,
+    ): mixed {
         try {
-            $reply = Signals::after(fn () => $this->send($key, $words, $call, $until));
-            $call->unanswered = $unanswered;
+            $reply = $this->send($key, $words, $call, $until);
             $this->before = [];
             $this->isDown = false;
             return $reply;
         } catch (ErrorReply $error) {
-            $call->unanswered = $unanswered;
             $exception = $error->exception($this->client?->name() ?? 'the server', $call->token());
             if ($error->isOfConnection()) {
                 $this->close();
             }
             throw $exception;
         } catch (\LogicException $misuse) {
-            $call->unanswered = $unanswered;
             throw $misuse;
         } catch (\Throwable $thrown) {
-            // Also what the handler of a signal threw.
             $this->close();
             throw $thrown;
         }
@@ -242,8 +247,16 @@ final class Commands
         $client = $this->client($until);
         $client->open($key, $until);
         $prefix = $client->prefix();
+        $words = self::prefixed($prefix, $words);
         $call->unanswered++;
-        return $client->exchange($prefix . $key, self::prefixed($prefix, $words), $until);
+        try {
+            $reply = $client->exchange($prefix . $key, $words, $call, $until);
+        } catch (ErrorReply|\LogicException $answer) {
+            $call->unanswered--;
+            throw $answer;
+        }
+        $call->unanswered--;
+        return $reply;
     }
 
     /**

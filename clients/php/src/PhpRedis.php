@@ -74,8 +74,12 @@ final class PhpRedis implements Client
         $this->isOpen = true;
     }
 
-    public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
-    {
+    public function exchange(
+        string $key,
+        #[\SensitiveParameter] array $words,
+        Call $call,
+        float $until,
+    ): mixed {
         $redis = $this->redis;
         if ($redis->getMode() !== \Redis::ATOMIC) {
             throw new \LogicException('redis is in a MULTI or a pipeline, which would delay the lock');

@@ -50,8 +50,12 @@ final class PhpRedisCluster implements Client
         }
     }
 
-    public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
-    {
+    public function exchange(
+        string $key,
+        #[\SensitiveParameter] array $words,
+        Call $call,
+        float $until,
+    ): mixed {
         if ($this->cluster->getMode() !== \Redis::ATOMIC) {
             throw new \LogicException('redis is in a MULTI, which would delay the lock');
         }
@@ -64,7 +68,7 @@ final class PhpRedisCluster implements Client
                 throw new Unavailable('no answer from the cluster in time', true);
             }
         }
-        return $this->follow($key, $words);
+        return $this->follow($key, $words, $call);
     }
 
     public function close(): void
@@ -86,12 +90,16 @@ final class PhpRedisCluster implements Client
         return 'the cluster';
     }
 
-    /** Sends a command again after a redirection or a failure, which look the same. */
-    private function follow(string $key, #[\SensitiveParameter] array $words): mixed
+    /**
+     * Sends a command again after a redirection or a failure, which look the same, so the command before
+     * may have been executed.
+     */
+    private function follow(string $key, #[\SensitiveParameter] array $words, Call $call): mixed
     {
         try {
             // It follows MOVED, and notes the new node of the slot.
             $this->cluster->exists(substr($key, strlen($this->prefix())));
+            $call->unanswered++;
             return $this->send($key, $words);
         } catch (\RedisClusterException|\RedisException $thrown) {
             $failure = $this->failure($thrown);
@@ -100,6 +108,7 @@ final class PhpRedisCluster implements Client
         foreach ($this->cluster->_masters() as $node) {
             try {
                 $this->cluster->rawCommand($node, 'ASKING');
+                $call->unanswered++;
                 return $this->send($node, $words);
             } catch (\RedisClusterException|\RedisException) {
                 continue;

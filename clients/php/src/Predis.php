@@ -60,8 +60,12 @@ final class Predis implements Client
         $this->guarded(fn () => $this->node($this->command($this->prefix . $key, ['LOCK.CHECK']))->connect());
     }
 
-    public function exchange(string $key, #[\SensitiveParameter] array $words, float $until): mixed
-    {
+    public function exchange(
+        string $key,
+        #[\SensitiveParameter] array $words,
+        Call $call,
+        float $until,
+    ): mixed {
         $command = $this->command($key, $words);
         $reply = $this->guarded(function () use ($command, $until): mixed {
             $reply = $this->ask($this->node($command), $command, $until);

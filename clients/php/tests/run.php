@@ -322,6 +322,22 @@ function test_a_signal_ends_a_wait_though_the_server_stands_still(): void
     }
 }
 
+/** phpredis would take the late reply for that of the next command. */
+function test_what_a_handler_of_a_signal_throws_doesnt_leave_a_late_reply(): void
+{
+    pcntl_signal(SIGALRM, fn () => throw new DomainException('stop'));
+    $locks = new Locks(connection(), commandTimeout: 1.5);
+    $grant = $locks->lock('k')->acquire();
+    pcntl_async_signals(true);
+    try {
+        pcntl_alarm(1);
+        same(DomainException::class, stopped(fn () => thrown($grant->owned(...)))::class, 'thrown');
+    } finally {
+        pcntl_async_signals(false);
+    }
+    same([false, true], [$locks->lock('free')->isLocked(), $grant->release()], 'the replies');
+}
+
 function test_an_exception_of_a_hook_changes_nothing(): void
 {
     $observer = new class extends Observer {
@@ -569,6 +585,32 @@ function test_a_client_whose_login_failed_once_keeps_its_settings(): void
     } finally {
         $other->rawCommand('CONFIG', 'SET', 'requirepass', '');
     }
+}
+
+/** phpredis doesn't tell a failure from a redirection. */
+function test_a_command_of_a_cluster_that_is_sent_again_may_still_arrive(): void
+{
+    $cluster = new class (null, [HOST . ':' . cluster()], 0.2, 0.2) extends RedisCluster {
+        public bool $loses = false;
+
+        #[ReturnTypeWillChange]
+        public function rawCommand($node, ...$words)
+        {
+            $reply = parent::rawCommand($node, ...$words);
+            [$isLost, $this->loses] = [$this->loses, false];
+            return $isLost ? throw new RedisClusterException('lost') : $reply;
+        }
+    };
+    $lock = (new Locks($cluster))->lock('sent again');
+    $lock->isLocked();
+    $cluster->loses = true;
+    $grant = $lock->acquire();
+    same(true, $grant->release(), 'released');
+    $late = fn () => connection(cluster())->rawCommand('LOCK.ACQUIRE', 'sent again', $grant->token(), 'PX', 60000);
+    same([1, false], [preg_match('/^LEFT/', thrown($late)->getMessage()), $lock->isLocked()], 'the first command, late');
+    $grant = $lock->acquire();
+    $cluster->loses = true;
+    same(true, $grant->release(), 'the reply to a release was lost');
 }
 
 /** @return int the port of a sentinel of the tests' server */
