@@ -42,6 +42,9 @@ interface Client
     /** Closes the connection, because a late reply would be taken for that of the next command. */
     public function close(): void;
 
+    /** Closes all connections here. They are those of the process that forked this one. */
+    public function abandon(): void;
+
     /** Returns true if it looks for the server of a key after a close, so it needn't be made anew. */
     public function findsServers(): bool;
 

@@ -279,11 +279,20 @@ final class Commands
     private function client(float $until): Client
     {
         if ($this->process !== getmypid()) {
-            // The connection is that of the parent.
-            [$this->process, $this->unreleased, $this->before] = [getmypid(), [], []];
-            $this->close();
+            $this->abandon();
         }
         return $this->client ??= ($this->make)(min($this->attempt, $until - Clock::now()));
+    }
+
+    /** Leaves all connections to the process that forked this one. It may not have used them here. */
+    private function abandon(): void
+    {
+        [$this->process, $this->unreleased, $this->before] = [getmypid(), [], []];
+        if (!$this->isMadeAnew) {
+            $this->client ??= ($this->make)($this->attempt);
+        }
+        $this->client?->abandon();
+        $this->drop();
     }
 
     private function patience(): float
@@ -299,6 +308,12 @@ final class Commands
         } else {
             $this->client?->close();
         }
+        $this->drop();
+    }
+
+    /** Forgets a client that has to be made anew. */
+    private function drop(): void
+    {
         if ($this->isMadeAnew && $this->client?->findsServers() !== true) {
             $this->client = null;
         }

@@ -138,6 +138,14 @@ final class PhpRedis implements Client
         }
     }
 
+    public function abandon(): void
+    {
+        if ($this->isOpen && $this->redis->isConnected()) {
+            $this->note();
+        }
+        $this->close();
+    }
+
     public function findsServers(): bool
     {
         return false;

@@ -80,6 +80,11 @@ final class PhpRedisCluster implements Client
         }
     }
 
+    public function abandon(): void
+    {
+        $this->close();
+    }
+
     public function findsServers(): bool
     {
         return !$this->lacksSlots;

@@ -85,6 +85,15 @@ final class Predis implements Client
         }
     }
 
+    public function abandon(): void
+    {
+        $connection = $this->connection();
+        $connection->disconnect();
+        if ($this->kind === 'SentinelReplication') {
+            $this->guarded(fn () => $connection->getSentinelConnection()->disconnect());
+        }
+    }
+
     public function findsServers(): bool
     {
         return $this->kind === 'RedisCluster';

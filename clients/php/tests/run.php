@@ -282,6 +282,47 @@ function test_a_forked_process_holds_nothing_and_has_a_connection_of_its_own(): 
     }
 }
 
+/** @return array<string, array{object, callable}> connected clients, and what tells the number of a connection */
+function connected_clients(): array
+{
+    $redis = connection();
+    $redis->select(3);
+    $predis = new Predis\Client(['host' => HOST, 'port' => port()]);
+    $nodes = [HOST . ':' . cluster()];
+    $cluster = new RedisCluster(null, $nodes, 1.0, 1.0);
+    $predisCluster = new Predis\Client($nodes, ['cluster' => 'redis']);
+    $sentinels = new Predis\Client(['tcp://' . HOST . ':' . sentinel()], ['replication' => 'sentinel', 'service' => 'mymaster']);
+    return [
+        'phpredis' => [$redis, fn () => $redis->rawCommand('CLIENT', 'ID')],
+        'phpredis, cluster' => [$cluster, fn () => $cluster->rawCommand('k', 'CLIENT', 'ID')],
+        'Predis' => [$predis, fn () => $predis->executeRaw(['CLIENT', 'ID'])],
+        'Predis, cluster' => [
+            $predisCluster,
+            fn () => $predisCluster->getConnection()->getConnectionBySlot(0)->executeCommand(Predis\Command\RawCommand::create('CLIENT', 'ID')),
+        ],
+        'Predis, sentinels' => [
+            $sentinels,
+            fn () => $sentinels->getConnection()->getMaster()->executeCommand(Predis\Command\RawCommand::create('CLIENT', 'ID')),
+        ],
+    ];
+}
+
+function test_forked_processes_dont_share_a_connection_that_the_first_one_opened(): void
+{
+    foreach (connected_clients() as $name => [$client, $number]) {
+        $locks = new Locks($client);
+        $here = $number();
+        $answer = answer_of_child(function () use ($locks, $number): string {
+            $isReleased = $locks->lock('k')->acquire()->release();
+            return json_encode([$number(), $isReleased]);
+        });
+        [$there, $isReleased] = json_decode($answer);
+        same([true, true, true], [$there > 0, $there !== $here, $isReleased], "$name: there");
+        same([$here, true], [$number(), $locks->lock('k')->acquire()->release()], "$name: here");
+        !$client instanceof Redis || same(3, $client->getDbNum(), 'the database');
+    }
+}
+
 function test_a_block_that_a_forked_process_leaves_releases_nothing(): void
 {
     $test = getmypid();
