@@ -133,6 +133,9 @@ final class Acquire
         }
         try {
             $reply = $this->commands->ask($this->options->keys[0], $words, $this->call, min($by, $end));
+            if ($reply !== null && ($reply[0] ?? null) !== $this->call->token()) {
+                $this->commands->refuse($this->call);
+            }
         } catch (LockException $thrown) {
             if ($this->call->unanswered === $unanswered && !$thrown instanceof NotReplicated) {
                 $this->isKnown = $wasKnown;

@@ -103,6 +103,18 @@ final class Commands
     }
 
     /**
+     * Ends a connection on which the reply to another command came, because another part of the program
+     * or another process reads and writes there.
+     */
+    public function refuse(Call $call): never
+    {
+        $call->unanswered++;
+        $name = $this->client?->name() ?? 'the server';
+        $this->close();
+        throw new Unavailable("$name: the reply to another command came");
+    }
+
+    /**
      * Repeats an action after outages, until it succeeds or the time is over.
      *
      * @template T

@@ -323,6 +323,20 @@ function test_forked_processes_dont_share_a_connection_that_the_first_one_opened
     }
 }
 
+function test_a_grant_of_another_token_is_an_outage_that_ends_the_connection(): void
+{
+    foreach (["*2\r\n\$5\r\nother\r\n:7\r\n", ":7\r\n"] as $foreign) {
+        $port = proxy(function (string $words, $server) use ($foreign, &$hasLied): ?string {
+            $isLie = !$hasLied && str_contains($words, 'LOCK.ACQUIRE');
+            $hasLied = $hasLied || $isLie;
+            return $isLie ? $foreign : replied($words, $server);
+        });
+        $grant = (new Locks(maker($port)))->lock('k')->acquire();
+        same([$grant->token(), $grant->fence], [call('LOCK.INFO', 'k')[3][0][1], call('LOCK.INFO', 'k')[3][0][3]], 'the holder');
+        same(true, $grant->release(), 'released');
+    }
+}
+
 function test_a_block_that_a_forked_process_leaves_releases_nothing(): void
 {
     $test = getmypid();
