@@ -150,16 +150,15 @@ final class Acquire
     /** @param array{string, int} $reply */
     private function granted(#[\SensitiveParameter] array $reply, float $askedAt): Grant
     {
-        [$options, $commands] = [$this->options, $this->commands];
+        [$options, $commands, $call] = [$this->options, $this->commands, $this->call];
         if ($options->session) {
-            $commands = $commands->ofSession();
-            $askedAt = $commands->extend($options, new Call($this->call->token()), $options->lease)
+            [$commands, $call] = [$commands->ofSession(), new Call($call->token())];
+            $askedAt = $commands->extend($options, $call, $options->lease)
                 ?? throw new LockLost('the lock was lost before it was tied to its connection');
         }
         $isUnclear = $this->call->unanswered > 0;
-        [$token, $fence] = [$this->call->token(), (int) $reply[1]];
         return $this->grant =
-            new Grant($commands, $options, $this->held, $token, $fence, $askedAt, $isUnclear);
+            new Grant($commands, $options, $this->held, $call, (int) $reply[1], $askedAt, $isUnclear);
     }
 
     /** Ends what the server may have of this token. */

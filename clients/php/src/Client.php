@@ -29,7 +29,7 @@ interface Client
      *
      * @param non-empty-list<string> $words
      * @param Call $call counts this command already, and each one that is sent again
-     * @throws ErrorReply|Unavailable
+     * @throws ErrorReply|Unavailable|Queued
      * @throws \LogicException the program is in a transaction, so the command was not executed
      */
     public function exchange(

@@ -33,6 +33,8 @@ final class Commands
     /** @var array<int, array{string, \SensitiveParameterValue, Call, float}> releases that got no reply */
     private array $unreleased = [];
     private float $nextTry = 0.0;
+    /** How many connections were closed, with the sessions that were tied to them. */
+    private int $connection = 0;
     private int $process;
 
     /** @param \Closure(float): Client $make makes a client that connects within so many seconds */
@@ -64,6 +66,12 @@ final class Commands
     public function longestReplication(): float
     {
         return min($this->timeout, 0.4 * $this->patience());
+    }
+
+    /** Returns true if the connection of the latest reply to a call was closed since. */
+    public function hasClosed(Call $call): bool
+    {
+        return $call->connection !== $this->connection;
     }
 
     /** Calls a hook of the observer. */
@@ -245,6 +253,9 @@ final class Commands
                 $this->close();
             }
             throw $exception;
+        } catch (Queued) {
+            $this->close();
+            throw new \LogicException('redis is in a transaction, which the command of a lock ends');
         } catch (\LogicException $misuse) {
             throw $misuse;
         } catch (\Throwable $thrown) {
@@ -263,11 +274,12 @@ final class Commands
         $call->unanswered++;
         try {
             $reply = $client->exchange($prefix . $key, $words, $call, $until);
-        } catch (ErrorReply|\LogicException $answer) {
+        } catch (ErrorReply|Queued|\LogicException $answer) {
             $call->unanswered--;
             throw $answer;
         }
         $call->unanswered--;
+        $call->connection = $this->connection;
         return $reply;
     }
 
@@ -314,11 +326,12 @@ final class Commands
 
     private function close(): void
     {
-        if ($this->isOfSession && $this->client !== null) {
+        if (!$this->isOfSession) {
+            $this->client?->close();
+            $this->connection++;
+        } elseif ($this->client !== null) {
             // Its close would release the lock.
             $this->before[] = $this->client;
-        } else {
-            $this->client?->close();
         }
         $this->drop();
     }

@@ -23,6 +23,8 @@ final class Grant implements \JsonSerializable
     /** The server keeps a lock with `atLeast` until then. */
     private readonly float $staysUntil;
     private readonly \SensitiveParameterValue $token;
+    /** What set the lease, and tied a session to its connection. */
+    private Call $latest;
     /** The process that holds the lock. */
     private readonly int $process;
 
@@ -34,7 +36,7 @@ final class Grant implements \JsonSerializable
         private readonly Commands $commands,
         private readonly Options $options,
         private readonly \WeakMap $held,
-        #[\SensitiveParameter] string $token,
+        Call $call,
         /** The fencing token, which is greater than that of each grant before. */
         public readonly int $fence,
         float $askedAt,
@@ -43,9 +45,9 @@ final class Grant implements \JsonSerializable
     ) {
         $this->keys = $options->keys;
         $this->staysUntil = Clock::now() + $options->atLeast;
-        $this->token = new \SensitiveParameterValue($token);
+        $this->token = new \SensitiveParameterValue($call->token());
         $this->process = getmypid();
-        $this->prolong($options->lease, $askedAt);
+        $this->prolong($call, $options->lease, $askedAt);
         $held[$this] = true;
     }
 
@@ -57,11 +59,12 @@ final class Grant implements \JsonSerializable
 
     /**
      * Returns true if the lock was lost, without asking the server: the server said so, or a `margin`
-     * before the end of the lease by the local clock. Of a session only the server says so.
+     * before the end of the lease by the local clock. A session is lost if the server says so, or if the
+     * connection of the program's client was closed here after an outage.
      */
     public function isLost(): bool
     {
-        if ($this->state === self::HELD && $this->isMine() && Clock::now() >= $this->deadline) {
+        if ($this->state === self::HELD && $this->isMine() && $this->isOver()) {
             $this->lose();
         }
         return $this->state === self::LOST;
@@ -95,12 +98,13 @@ final class Grant implements \JsonSerializable
         if (!$this->isHeld()) {
             return false;
         }
-        $askedAt = $this->commands->extend($this->options, new Call($this->token()), $lease);
+        $call = new Call($this->token());
+        $askedAt = $this->commands->extend($this->options, $call, $lease);
         if ($askedAt === null) {
             $this->lose();
             return false;
         }
-        $this->prolong($lease, $askedAt);
+        $this->prolong($call, $lease, $askedAt);
         return true;
     }
 
@@ -211,11 +215,19 @@ final class Grant implements \JsonSerializable
     }
 
     /** Moves the deadline. The lease counts from the request, so the server ends it later. */
-    private function prolong(float $lease, float $askedAt): void
+    private function prolong(Call $call, float $lease, float $askedAt): void
     {
+        $this->latest = $call;
         $this->deadline = $this->options->session
             ? INF
             : max($this->deadline, $askedAt + $lease - $this->options->margin);
+    }
+
+    private function isOver(): bool
+    {
+        return $this->options->session
+            ? $this->commands->hasClosed($this->latest)
+            : Clock::now() >= $this->deadline;
     }
 
     private function isHeld(): bool

@@ -119,11 +119,12 @@ final class Lock implements \JsonSerializable
     public function adopt(#[\SensitiveParameter] string $token, int $fence): ?Grant
     {
         Options::token($token);
-        $askedAt = $this->commands->extend($this->options, new Call($token), $this->options->lease);
+        $call = new Call($token);
+        $askedAt = $this->commands->extend($this->options, $call, $this->options->lease);
         // A command of the first process may still arrive.
         return $askedAt === null
             ? null
-            : new Grant($this->commands, $this->options, $this->held, $token, $fence, $askedAt, true);
+            : new Grant($this->commands, $this->options, $this->held, $call, $fence, $askedAt, true);
     }
 
     /** @internal */

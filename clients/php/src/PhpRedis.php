@@ -100,16 +100,14 @@ final class PhpRedis implements Client
         if ($reply instanceof ErrorReply) {
             throw $reply;
         }
-        return self::result($this, $reply, $redis->getLastError());
+        return self::result($reply, $redis->getLastError());
     }
 
     /** Returns a reply of phpredis, which has one value for nil, for an error and for false. */
-    public static function result(Client $client, mixed $reply, ?string $error): mixed
+    public static function result(mixed $reply, ?string $error): mixed
     {
         if ($reply === true) {
-            // The server has queued the command. It forgets that with the connection.
-            $client->close();
-            throw new \LogicException('redis is in a transaction, which the command of a lock ends');
+            throw new Queued();
         }
         if ($reply === false && $error !== null) {
             throw new ErrorReply($error);

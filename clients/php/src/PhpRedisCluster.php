@@ -134,6 +134,6 @@ final class PhpRedisCluster implements Client
     {
         $this->cluster->clearLastError();
         $reply = $this->cluster->rawCommand($node, ...$words);
-        return PhpRedis::result($this, $reply, $this->cluster->getLastError());
+        return PhpRedis::result($reply, $this->cluster->getLastError());
     }
 }

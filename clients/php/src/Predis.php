@@ -73,7 +73,7 @@ final class Predis implements Client
         });
         return match (true) {
             $reply instanceof ErrorInterface => throw new ErrorReply($reply->getMessage()),
-            $reply instanceof Status => $this->refuse(),
+            $reply instanceof Status => throw new Queued(),
             default => $reply,
         };
     }
@@ -177,13 +177,6 @@ final class Predis implements Client
             $this->forget($node);
             throw $thrown;
         }
-    }
-
-    private function refuse(): never
-    {
-        // The server has queued the command. It forgets that with the connection.
-        $this->close();
-        throw new \LogicException('redis is in a transaction, which the command of a lock ends');
     }
 
     /** Returns false if a signal came, or nothing within a time. */

@@ -421,6 +421,23 @@ function test_a_session_has_a_connection_of_its_own_if_a_function_makes_it(): vo
     same([false, true], [$second->extend(20.0), $second->isLost()], 'extended after its connection, lost');
 }
 
+function test_a_session_is_lost_with_the_connection_of_the_programs_client(): void
+{
+    foreach (['phpredis' => connection(), 'Predis' => new Predis\Client(['host' => HOST, 'port' => port()])] as $name => $client) {
+        $heard = new Heard();
+        $locks = new Locks($client, commandTimeout: 0.4, observer: $heard);
+        $grant = $locks->lock('k', session: true)->acquire();
+        same([false, INF], [$grant->isLost(), $grant->left()], "$name: held");
+        stopped(fn () => thrown(fn () => $locks->lock('other')->isLocked()));
+        same([true, 0.0], [$grant->isLost(), $grant->left()], "$name: after a late reply");
+        same([false, ['granted', 'lost']], [$grant->release(), $heard->lines], "$name: released, heard");
+        $grant = $locks->lock('k', session: true)->acquire();
+        $client instanceof Redis ? $client->rawCommand('MULTI') : $client->executeRaw(['MULTI']);
+        thrown(fn () => $locks->lock('other')->isLocked());
+        same([true, false], [$grant->isLost(), $grant->release()], "$name: after a transaction");
+    }
+}
+
 function test_a_late_extension_doesnt_end_a_session(): void
 {
     $grant = locks(commandTimeout: 0.4)->lock('k', session: true, lease: 60.0)->acquire();
