@@ -37,13 +37,16 @@ final class Commands
     private int $connection = 0;
     private int $process;
 
-    /** @param \Closure(float): Client $make makes a client that connects within so many seconds */
+    /**
+     * @param \Closure(float): Client $make makes a client that connects within so many seconds
+     * @param ?self $origin what goes on with the release of a session that has its own connection
+     */
     public function __construct(
         private readonly \Closure $make,
         private readonly bool $isMadeAnew,
         public readonly float $timeout,
         private readonly Observer $observer,
-        private readonly bool $isOfSession = false,
+        private readonly ?self $origin = null,
     ) {
         $this->attempt = max(min($timeout, 1.0), $timeout / 3);
         $this->process = getmypid();
@@ -53,7 +56,7 @@ final class Commands
     public function ofSession(): self
     {
         $make = $this->make;
-        return $this->isMadeAnew ? new self($make, true, $this->timeout, $this->observer, true) : $this;
+        return $this->isMadeAnew ? new self($make, true, $this->timeout, $this->observer, $this) : $this;
     }
 
     /** Returns the longest BLOCK, in seconds. */
@@ -194,7 +197,7 @@ final class Commands
 
     /**
      * Sends a release in the time that is left to a call that ends without a grant, later with other
-     * calls, and at the program's end.
+     * calls, and at the program's end. The own connections of a session that got no reply are closed.
      *
      * @param non-empty-list<string|int> $words
      */
@@ -202,6 +205,9 @@ final class Commands
     {
         $this->unreleased[] = [$key, new \SensitiveParameterValue($words), $call, $until];
         $this->goOn();
+        if ($this->origin !== null && $this->unreleased !== []) {
+            $this->handOver($this->origin);
+        }
     }
 
     /** Sends the releases that got no reply. */
@@ -223,6 +229,16 @@ final class Commands
             }
             unset($this->unreleased[$number]);
         }
+    }
+
+    /** Closes the connections of a session, which ends it, and leaves its release to other connections. */
+    private function handOver(self $origin): void
+    {
+        array_push($origin->unreleased, ...$this->unreleased);
+        foreach ([...$this->before, $this->client] as $client) {
+            $client?->close();
+        }
+        [$this->unreleased, $this->before, $this->client] = [[], [], null];
     }
 
     /** @param non-empty-list<string|int> $words */
@@ -326,7 +342,7 @@ final class Commands
 
     private function close(): void
     {
-        if (!$this->isOfSession) {
+        if ($this->origin === null) {
             $this->client?->close();
             $this->connection++;
         } elseif ($this->client !== null) {

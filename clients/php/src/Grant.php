@@ -261,9 +261,9 @@ final class Grant implements \JsonSerializable
 
     private function leave(Call $call): void
     {
-        $now = Clock::now();
-        $end = $this->deadline === INF ? $now + $this->options->lease : max($now, $this->deadline);
-        $this->commands->leave($this->keys[0], $this->lastWords(), $call, $end + $this->options->margin);
+        // The server renews a session as long as its connection seems to be open.
+        $end = max(Clock::now(), $this->deadline) + $this->options->margin;
+        $this->commands->leave($this->keys[0], $this->lastWords(), $call, $end);
     }
 
     /** @return non-empty-list<string|int> */

@@ -438,6 +438,34 @@ function test_a_session_is_lost_with_the_connection_of_the_programs_client(): vo
     }
 }
 
+function test_a_session_whose_release_never_arrives_ends_with_its_connection(): void
+{
+    $proxy = proxy(function (string $words, $server): string {
+        return str_contains($words, 'LOCK.RELEASE') ? (string) usleep(1_000_000) : replied($words, $server);
+    });
+    $ports = [port(), $proxy];
+    $locks = new Locks(function (float $seconds) use (&$ports): Redis {
+        return maker(count($ports) > 1 ? array_shift($ports) : $ports[0])($seconds);
+    }, commandTimeout: 0.4);
+    $grant = $locks->lock('k', session: true, lease: 60.0)->acquire();
+    same(Unavailable::class, thrown($grant->release(...))::class, 'thrown');
+    until('it is released', fn () => call('LOCK.INFO', 'k') === null);
+}
+
+function test_the_release_of_a_session_goes_on_after_its_lease(): void
+{
+    $redis = connection();
+    $locks = new Locks($redis);
+    $grant = $locks->lock('k', session: true, lease: 1.0)->acquire();
+    $redis->multi(Redis::PIPELINE);
+    same(LogicException::class, thrown($grant->release(...))::class, 'thrown');
+    $redis->exec();
+    $end = hrtime(true) + 1.2e9;
+    until('its lease would be over', fn () => hrtime(true) > $end);
+    same(true, call('LOCK.INFO', 'k') !== null, 'the server renews it');
+    until('it is released', fn () => $locks->lock('other')->isLocked() || call('LOCK.INFO', 'k') === null);
+}
+
 function test_a_late_extension_doesnt_end_a_session(): void
 {
     $grant = locks(commandTimeout: 0.4)->lock('k', session: true, lease: 60.0)->acquire();
