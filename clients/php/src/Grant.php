@@ -40,8 +40,8 @@ final class Grant implements \JsonSerializable
         /** The fencing token, which is greater than that of each grant before. */
         public readonly int $fence,
         float $askedAt,
-        /** True if a command that asked for this grant may still arrive. */
-        private readonly bool $isUnclear,
+        /** @internal True if a command that asked for this grant may still arrive. */
+        public readonly bool $isUnclear,
     ) {
         $this->keys = $options->keys;
         $this->staysUntil = Clock::now() + $options->atLeast;

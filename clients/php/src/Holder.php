@@ -20,6 +20,8 @@ final class Holder
         #[\SensitiveParameter] string $token,
         public readonly int $fence,
         public readonly ?string $data = null,
+        /** True if a command that asked for the lock may still arrive. */
+        public readonly bool $isUnclear = true,
     ) {
         $this->token = new \SensitiveParameterValue($token);
     }
@@ -46,7 +48,9 @@ final class Holder
     public function release(): bool
     {
         $call = new Call($this->token());
-        $words = $this->options->release($this->token());
+        $words = $this->isUnclear
+            ? $this->options->leave($this->token(), $this->options->longestTrace)
+            : $this->options->release($this->token());
         try {
             $count = $this->commands->retry(
                 fn (float $end) => $this->commands->ask($this->options->keys[0], $words, $call, $end),

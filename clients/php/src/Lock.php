@@ -127,10 +127,18 @@ final class Lock implements \JsonSerializable
             : new Grant($this->commands, $this->options, $this->held, $call, $fence, $askedAt, true);
     }
 
-    /** @internal */
-    public function holder(#[\SensitiveParameter] string $token, int $fence): Holder
-    {
-        return new Holder($this->commands, $this->options, $token, $fence);
+    /**
+     * Returns what holds the lock with a token, of this process or of another one.
+     *
+     * @internal
+     * @param bool $isUnclear true if a command that asked for the lock may still arrive
+     */
+    public function holder(
+        #[\SensitiveParameter] string $token,
+        int $fence,
+        bool $isUnclear = true,
+    ): Holder {
+        return new Holder($this->commands, $this->options, $token, $fence, null, $isUnclear);
     }
 
     /**
@@ -147,7 +155,7 @@ final class Lock implements \JsonSerializable
             if ($token === null || $token === '') {
                 throw new ServerError("NOPERM the server hides holders from a user who can't write to the key");
             }
-            return new Holder($this->commands, $this->options, $token, $fence, $data);
+            return new Holder($this->commands, $this->options, $token, $fence, $data, false);
         }, self::holdersOf($info));
     }
 

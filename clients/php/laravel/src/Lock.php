@@ -116,7 +116,7 @@ final class Lock extends CacheLock
     private function keep(?Grant $grant): bool
     {
         if ($grant !== null) {
-            $this->holder = $this->recipe->holder($grant->token(), $grant->fence);
+            $this->holder = $this->recipe->holder($grant->token(), $grant->fence, $grant->isUnclear);
             $grant->detach();
         }
         return $grant !== null;
@@ -129,7 +129,8 @@ final class Lock extends CacheLock
             return $this->holder;
         }
         $isOwner = fn (Holder $holder) => $holder->data === (string) $this->owner;
-        return array_values(array_filter($this->recipe->holders(), $isOwner))[0] ?? null;
+        $holder = array_values(array_filter($this->recipe->holders(), $isOwner))[0] ?? null;
+        return $holder === null ? null : $this->recipe->holder($holder->token(), $holder->fence);
     }
 
     /** Calls the callback, and releases the lock. Like in Laravel, a loss leaves the result as it is. */
@@ -137,7 +138,7 @@ final class Lock extends CacheLock
     {
         $hasEnded = false;
         $this->grant = $grant;
-        $this->holder = $this->recipe->holder($grant->token(), $grant->fence);
+        $this->holder = $this->recipe->holder($grant->token(), $grant->fence, $grant->isUnclear);
         try {
             $this->recipe->during($grant, function () use ($callback, &$result, &$hasEnded): void {
                 $result = $callback();

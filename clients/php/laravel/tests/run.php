@@ -17,6 +17,7 @@ use RedisLock\Laravel\Lock;
 use RedisLock\Laravel\LockServiceProvider;
 use RedisLock\Laravel\LockStore;
 use RedisLock\LockException;
+use RedisLock\Locks;
 use RedisLock\NotAcquired;
 use RedisLock\Observer;
 use RedisLock\ServerError;
@@ -86,6 +87,24 @@ function test_the_owner_releases_and_refreshes_in_another_process(): void
     same([false, false, true, $fence, true], json_decode($answer), 'there');
     same([null, false], [call('LOCK.INFO', 'k'), $lock->release()], 'released, and then here');
     same(true, $lock->get(), 'acquired anew');
+}
+
+function test_a_command_that_comes_after_the_release_is_turned_away(): void
+{
+    foreach (['the object', 'a callback', 'its owner'] as $who) {
+        $lock = new Lock(new Locks(maker(proxy_that_loses_a_reply('LOCK.ACQUIRE'))), 'k', 30, 'job-7');
+        $note = function () use (&$token): void {
+            $token = call('LOCK.INFO', 'k')[3][0][1];
+        };
+        $who === 'a callback' ? $lock->get($note) : $note($lock->get());
+        match ($who) {
+            'the object' => $lock->release(),
+            'a callback' => null,
+            'its owner' => cache_lock(30, 'job-7')->release(),
+        };
+        $late = thrown(fn () => call('LOCK.ACQUIRE', 'k', $token, 'PX', 60000));
+        same([1, null], [preg_match('/^LEFT/', $late->getMessage()), call('LOCK.INFO', 'k')], $who);
+    }
 }
 
 function test_the_current_owner_is_known(): void

@@ -21,7 +21,8 @@ use Symfony\Component\Lock\Store\ExpiringStoreTrait;
 
 /**
  * Store of Symfony's Lock component, whose waiters stand in the server's queue. The state of a key
- * is the token and the fence of its grant, so another process can go on with the serialized key.
+ * is the token and the fence of its grant, and whether a command of that token may still arrive. So
+ * another process can go on with the serialized key.
  */
 final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLockStoreInterface
 {
@@ -139,11 +140,14 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
             $grant = ($wait === INF ? $acquire(0.0) : null) ?? $acquire($wait);
         } catch (\Throwable $thrown) {
             $isRenewal = ($this->holders[$key][2] ?? null) === $shared;
+            if ($isRenewal && $before !== null) {
+                $this->note($key, $lock->holder($before->token(), $before->fence), $shared);
+            }
             throw $this->failure($key, $isRenewal, $before, $thrown);
         }
         if ($grant !== null) {
-            $key->setState(self::class, [$grant->token(), $grant->fence]);
-            $this->holders[$key] = [getmypid(), $lock->holder($grant->token(), $grant->fence), $shared];
+            $isUnclear = $grant->isUnclear || $before?->isUnclear === true;
+            $this->note($key, $lock->holder($grant->token(), $grant->fence, $isUnclear), $shared);
             $grant->detach();
         }
         return $grant !== null;
@@ -175,6 +179,12 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
         return $key->hasState(self::class)
             ? $this->locks->lock((string) $key, $this->initialTtl)->holder(...$key->getState(self::class))
             : null;
+    }
+
+    private function note(Key $key, Holder $holder, bool $shared): void
+    {
+        $key->setState(self::class, [$holder->token(), $holder->fence, $holder->isUnclear]);
+        $this->holders[$key] = [getmypid(), $holder, $shared];
     }
 
     private function forget(Key $key): void

@@ -261,6 +261,28 @@ function test_a_forked_process_holds_nothing(): void
     same(LockConflictedException::class, thrown(fn () => $store->save($free))::class, 'acquired there first');
 }
 
+function test_a_command_that_comes_after_the_release_is_turned_away(): void
+{
+    foreach (['k' => false, 'serialized' => true] as $name => $isSerialized) {
+        $store = new RedisLockStore(new Locks(maker(proxy_that_loses_a_reply('LOCK.ACQUIRE'))));
+        $key = saved($store, $name);
+        $token = call('LOCK.INFO', $name)[3][0][1];
+        $isSerialized ? store()->delete(unserialize(serialize($key))) : $store->delete($key);
+        $late = thrown(fn () => call('LOCK.ACQUIRE', $name, $token, 'PX', 60000));
+        same([1, null], [preg_match('/^LEFT/', $late->getMessage()), call('LOCK.INFO', $name)], $name);
+    }
+}
+
+function test_a_copy_of_a_key_is_saved_again_after_its_release(): void
+{
+    $key = saved(store());
+    $copy = serialize($key);
+    store()->delete(unserialize($copy));
+    $store = store();
+    $store->save($key = unserialize($copy));
+    same(true, $store->exists($key), 'it is held');
+}
+
 function test_a_server_that_stands_still_is_an_outage_in_time(): void
 {
     $store = impatient_store();
