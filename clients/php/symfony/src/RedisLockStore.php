@@ -117,20 +117,22 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
             // A release that comes late would end a new grant of the same token.
             $this->delete($key);
         }
-        $began = microtime(true);
-        if (!$this->request($key, $shared, $wait)) {
+        $left = $this->request($key, $shared, $wait);
+        if ($left === null) {
             throw new LockConflictedException("The lock \"$key\" is held by another key.");
         }
-        // Of a wait, only the last part belongs to the grant.
-        $key->reduceLifetime($this->initialTtl - ($wait > 0.0 ? 0.0 : microtime(true) - $began));
+        $key->reduceLifetime($left);
         $this->checkNotExpired($key);
     }
 
-    /** Returns true if the key was granted the lock, anew or in another mode. */
-    private function request(Key $key, bool $shared, float $wait): bool
+    /**
+     * Returns the seconds that are left if the key was granted the lock, anew or in another mode. They
+     * count from the request that was granted.
+     */
+    private function request(Key $key, bool $shared, float $wait): ?float
     {
         $before = $this->holder($key);
-        $lock = $this->locks->lock((string) $key, $this->initialTtl, shared: $shared);
+        $lock = $this->locks->lock((string) $key, $this->initialTtl, shared: $shared, margin: 0.0);
         // The token of a key that is held changes its mode.
         $acquire = fn (float $wait) => $before === null
             ? $lock->acquire($wait)
@@ -145,12 +147,16 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
             }
             throw $this->failure($key, $isRenewal, $before, $thrown);
         }
-        if ($grant !== null) {
-            $isUnclear = $grant->isUnclear || $before?->isUnclear === true;
-            $this->note($key, $lock->holder($grant->token(), $grant->fence, $isUnclear), $shared);
+        if ($grant === null) {
+            return null;
+        }
+        $isUnclear = $grant->isUnclear || $before?->isUnclear === true;
+        $this->note($key, $lock->holder($grant->token(), $grant->fence, $isUnclear), $shared);
+        $left = $grant->left();
+        if ($left > 0.0) {
             $grant->detach();
         }
-        return $grant !== null;
+        return $left;
     }
 
     /** Returns what the store throws after a failure. A key whose mode isn't known is released. */

@@ -138,6 +138,19 @@ function test_the_lifetime_counts_from_the_grant(): void
     same(true, $key->getRemainingLifetime() > 0.0 && $key->getRemainingLifetime() <= 0.5, 'the lifetime');
 }
 
+function test_the_lifetime_counts_from_the_request_of_the_grant(): void
+{
+    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 200);
+    $proxy = proxy(function (string $words, $server): string {
+        $reply = replied($words, $server);
+        str_contains($words, 'LOCK.WAIT') && usleep(400_000);
+        return $reply;
+    });
+    $key = new Key('k');
+    (new RedisLockStore(new Locks(maker($proxy)), initialTtl: 3.0, wait: 10.0))->waitAndSave($key);
+    same(true, $key->getRemainingLifetime() > 0.0 && $key->getRemainingLifetime() < 2.61, 'the lifetime');
+}
+
 function test_a_wait_with_a_limit_ends_as_a_conflict_in_time(): void
 {
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
