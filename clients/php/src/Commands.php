@@ -247,8 +247,18 @@ final class Commands
         if ($until <= Clock::now()) {
             throw new Unavailable('no time is left to ask a server', true);
         }
-        // What the handler of a signal throws comes after the connection was closed, if it has to be.
-        return Signals::after(fn () => $this->exchangeUndisturbed($key, $words, $call, $until));
+        // It is over for the caller when the handlers of signals have run, which may throw.
+        $call->unanswered++;
+        $failure = null;
+        $reply = Signals::after(function () use ($key, $words, $call, $until, &$failure): mixed {
+            try {
+                return $this->exchangeUndisturbed($key, $words, $call, $until);
+            } catch (\Throwable $failure) {
+                return null;
+            }
+        });
+        $call->unanswered--;
+        return $failure === null ? $reply : throw $failure;
     }
 
     /** @param non-empty-list<string|int> $words */
