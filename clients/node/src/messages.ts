@@ -64,7 +64,7 @@ export class Messages {
       const subscribes = unlessAborted(listener.subscribe(channel), signal);
       await within(subscribes, until - now(), noReply);
     } catch (error) {
-      // Whether the server lives is for the next QUEUE to tell.
+      // The next QUEUE tells whether the server lives.
       if (error instanceof NoReply) return;
       if (replyCode(error) !== 'MOVED') throw error;
       await bell.wait(Math.min(MOVED_MS, until - now()), signal);

@@ -213,7 +213,7 @@ export class Options {
     return this.names[0]!;
   }
 
-  /** How long the server may have a place or a grant of a token that it doesn't hear of. */
+  /** The longest time for which the server keeps a token's place or grant unasked. */
   get longestTraceMs(): number {
     return Math.max(this.firstLeaseMs, this.keepMs);
   }

@@ -33,7 +33,7 @@ final class Commands
     /** @var array<int, array{string, \SensitiveParameterValue, Call, float}> releases that got no reply */
     private array $unreleased = [];
     private float $nextTry = 0.0;
-    /** How many connections were closed, with the sessions that were tied to them. */
+    /** The number of closed connections, whose sessions have ended. */
     private int $connection = 0;
     private int $process;
 

@@ -23,7 +23,7 @@ final class Grant implements \JsonSerializable
     /** The server keeps a lock with `atLeast` until then. */
     private readonly float $staysUntil;
     private readonly \SensitiveParameterValue $token;
-    /** What set the lease, and tied a session to its connection. */
+    /** The command that set the lease, and tied a session to its connection. */
     private Call $latest;
     /** The process that holds the lock. */
     private readonly int $process;

@@ -42,7 +42,7 @@ pub(crate) struct Call {
     pub(crate) background: Background,
     /// The number of commands that got no reply, and may still arrive.
     pub(crate) unanswered: usize,
-    /// How long the server may block in the next command.
+    /// The longest BLOCK of the next command.
     pub(crate) blocks: Duration,
 }
 

@@ -148,7 +148,7 @@ fn is_outage(error: &RedisError) -> bool {
             | "OOM" | "MISCONF" | "BUSY",
         ) => true,
         Some("UNBLOCKED") => detail.contains("instance state changed"),
-        // That of min-replicas-to-write, and not that of the option replicas.
+        // The error of min-replicas-to-write, not that of the option replicas.
         Some("NOREPLICAS") => detail.contains("Not enough good replicas"),
         Some("ERR") => detail.contains("max number of clients"),
         Some(_) => false,

@@ -66,7 +66,7 @@ fn a_grant_can_end_with_its_thread() {
     let server = Server::start();
     let lock = lock(&locks(&server), "k", Options::new());
     let thread = thread::spawn(move || {
-        // What is used first is dropped last, after tokio's own state of this thread.
+        // The first one used is dropped last, after tokio's own state of this thread.
         HELD.set(None);
         HELD.set(Some(acquire(&lock)));
     });

@@ -463,7 +463,7 @@ function test_each_call_of_the_page_works(): void
         $lock = Cache::lock('orders:42', 30);
         $owner = $lock->owner();
         if (preg_match('/^\$lock->(is\w+)/', $call, $found) && !is_callable([$lock, $found[1]])) {
-            // Of later versions of Laravel.
+            // A method of later versions of Laravel.
             continue;
         }
         if (!preg_match('/get|block/', $call)) {

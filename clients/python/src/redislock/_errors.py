@@ -80,7 +80,7 @@ def is_outage(error: BaseException) -> bool:
     if text.startswith("UNBLOCKED"):
         return "instance state changed" in text
     if text.startswith("NOREPLICAS"):
-        # That of min-replicas-to-write, and not that of the option replicas.
+        # The error of min-replicas-to-write, not that of the option replicas.
         return "Not enough good replicas" in text
     return isinstance(error, _OUTAGES) or text.split(" ")[0] in _OUTAGE_CODES
 

@@ -112,7 +112,7 @@ class Options:
 
     @property
     def longest_trace(self) -> float:
-        """How long the server may have a place or a grant of a token that it doesn't hear of."""
+        """The longest time for which the server keeps a token's place or grant unasked."""
         return max(self.first_lease, self.keep)
 
     # --- commands ---------------------------------------------------------------------------------

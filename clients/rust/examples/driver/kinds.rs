@@ -18,7 +18,7 @@ pub trait Kind: Sized + 'static {
     type Locks: Clone + Debug + Send + Sync;
     type Lock: Clone + Debug + Send + Sync;
     type Grant: Debug + Send + Sync;
-    /// What cancels an acquire.
+    /// A switch that cancels an acquire.
     type Stop: Default + Send + Sync;
 
     fn locks(config: Config) -> Self::Locks;

@@ -41,7 +41,7 @@ struct State<K: Kind> {
     program: Option<Program>,
     locks: Option<K::Locks>,
     named: HashMap<String, Named<K>>,
-    /// What cancels the acquires in progress.
+    /// The switches of the acquires in progress.
     stops: HashMap<u64, Arc<K::Stop>>,
 }
 

@@ -94,7 +94,7 @@ final class Commands {
 
   private static boolean isOutage(String code, String text) {
     if (code.equals("UNBLOCKED")) return text.contains("instance state changed");
-    // That of min-replicas-to-write, and not that of the option replicas.
+    // The error of min-replicas-to-write, not that of the option replicas.
     if (code.equals("NOREPLICAS")) return text.contains("Not enough good replicas");
     return OUTAGES.contains(code) || text.contains("max number of clients");
   }
