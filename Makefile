@@ -279,6 +279,10 @@ deny: ## check the licences and sources of all dependencies
 pages: run-deps build ## write the module's own descriptions into docs/commands and docs/commands.json
 	@$(FOUND); cargo run --quiet -p redis-lock-pages -- "$$REDIS_SERVER"
 
+.PHONY: recording
+recording: run-deps build ## record the README's example in two terminals: docs/pictures/hand-over.svg; needs tmux, asciinema, npm
+	@$(FOUND); sh scripts/recording.sh "$$REDIS_SERVER" "$(MODULE)"
+
 .PHONY: site test-site
 site: ## build a site of all Markdown, with search and diagrams: target/site; needs npm
 	@sh scripts/site.sh

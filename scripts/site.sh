@@ -51,9 +51,13 @@ cd "$clone"
   find clients examples -maxdepth 3 -name README.md
 } 2>/dev/null | tar -cf - -T - | tar -xf - -C "$book/src"
 cd "$book/src"
+# A badge would be fetched from elsewhere.
+find . -name README.md -exec sed -i '/badge\.svg/d' {} +
 find . -type f | sh "$root/scripts/package-links.sh" "$repository/blob/main"
-cp "$clone/scripts/pages/site/SUMMARY.md" "$parts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js" .
+cp "$clone"/scripts/pages/site/*.md "$parts/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js" .
 "$mdbook" build "$book" --dest-dir "$site"
+
+node "$parts/descriptions.mjs" "$site"
 
 # For those who read by machine: the list of all pages, and all commands on one page.
 sed 's/\.md)/.html)/' SUMMARY.md >"$site/llms.txt"

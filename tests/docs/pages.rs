@@ -592,8 +592,31 @@ fn readmes(folder: &str) -> Vec<String> {
 fn the_contents_of_the_site_name_each_page_once() {
     let contents = text_of("scripts/pages/site/SUMMARY.md");
     let mut named: Vec<&str> = targets(&contents).collect();
+    // The site alone has a start page.
+    named.retain(|page| *page != "start.md");
     named.sort_unstable();
     assert_eq!(named, Vec::from_iter(&pages_of_the_site()));
+}
+
+/// Returns the words of the commands in a text's first example.
+fn words_typed(text: &str) -> BTreeSet<&str> {
+    let example = text.split("```redis\n").nth(1).expect("an example");
+    let example = example.split("```").next().expect("its end");
+    let commands = example.lines().filter_map(|line| line.split_once("> "));
+    commands
+        .flat_map(|(_, command)| command.split(' '))
+        .collect()
+}
+
+#[test]
+fn the_recording_shows_the_readmes_example() {
+    let recording = text_of("docs/pictures/hand-over.svg");
+    let readme = text_of("README.md");
+    let typed = words_typed(&readme);
+    assert!(typed.len() >= 9, "{typed:?}");
+    for word in typed {
+        assert!(recording.contains(&format!(">{word}<")), "{word}");
+    }
 }
 
 #[test]

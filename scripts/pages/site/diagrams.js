@@ -15,7 +15,10 @@
   const script = document.createElement('script');
   script.src = `${path_to_root}mermaid.tiny.js`;
   script.addEventListener('load', () => {
-    mermaid.initialize({ startOnLoad: false, theme: wasDark ? 'dark' : 'default' });
+    // On a phone a diagram keeps its size, so that its words stay readable, and scrolls.
+    const size = { useMaxWidth: window.innerWidth > 600 };
+    const theme = wasDark ? 'dark' : 'default';
+    mermaid.initialize({ startOnLoad: false, theme, sequence: size, flowchart: size, state: size });
     mermaid.run();
   });
   document.body.append(script);

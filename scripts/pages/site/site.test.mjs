@@ -92,6 +92,8 @@ function look(drawing) {
     links: [...document.querySelectorAll('a[href]')].map((link) => link.href),
     ids: [...document.querySelectorAll('[id]')].map((element) => element.id),
     drawn: drawings.filter(({ width, height }) => width > 0 && height > 0).length,
+    tiny: [...document.querySelectorAll(`${drawing} :is(text, foreignObject p)`)]
+      .filter((text) => text.getBoundingClientRect().height < 9).map((text) => text.textContent),
     wide,
   };
 }
@@ -187,6 +189,10 @@ class Site {
     return this.each(own).map((found) => found.replace(this.origin, ''));
   }
 
+  tooSmall() {
+    return this.each(({ tiny }) => tiny);
+  }
+
   tooWide() {
     return this.each(({ wide }) => wide);
   }
@@ -258,6 +264,14 @@ describe('the site', () => {
   test('draws each diagram', () => assert.deepEqual(site.undrawn(), []));
   test('requests nothing from elsewhere', () => assert.deepEqual(site.foreignRequests(), []));
   test('requests nothing that is missing', () => assert.deepEqual(site.failedRequests(), []));
+  test('has diagrams that a phone shows in readable letters', () => assert.deepEqual(site.tooSmall(), []));
+  test('describes each page in its own words', () => {
+    const described = [...site.pages.keys()].map((path) => {
+      const page = readFileSync(join(TARGET, 'site', path), 'utf8');
+      return /<meta name="description" content="([^"]*)"/.exec(page)[1];
+    });
+    assert.ok(new Set(described).size > 0.9 * described.length, described.sort().join('\n'));
+  });
   test('fits a narrow window', () => assert.deepEqual(site.tooWide(), []));
 });
 
