@@ -227,6 +227,33 @@ fn several_keys_are_served_where_their_hash_tag_is() {
 }
 
 #[test]
+fn a_transaction_needs_one_hash_tag() {
+    let cluster = Cluster::of_primaries();
+    let mut client = cluster.node(cluster.owner("{t}")).client();
+    let commands = [
+        "MULTI",
+        "LOCK.ACQUIRE {t}x a",
+        "LOCK.WAIT {t}x b",
+        "SET {t}y 1",
+        "EXEC",
+    ];
+    let replies = client.call_batch(&commands).remove(4).list();
+    assert_eq!(replies[1], redis::Value::Nil, "a LOCK.WAIT doesn't wait");
+    assert_eq!(client.call("GET {t}y").text(), "1");
+    let owner = cluster.owner("{t}");
+    let other = (0..).map(|it| format!("{{{it}}}"));
+    let other = other
+        .filter(|it| cluster.slot(it) != cluster.slot("{t}"))
+        .find(|it| cluster.owner(it) == owner);
+    let other = other.expect("another slot of the node");
+    let acquire = format!("LOCK.ACQUIRE {other} a");
+    let mut replies = client.call_batch(&["MULTI", "LOCK.RELEASE {t}x a", &acquire, "EXEC"]);
+    assert!(replies.remove(3).error().starts_with("CROSSSLOT"));
+    let script = client.call(format!("EVAL return(1) 2 {{t}}x {other}"));
+    assert!(script.error().starts_with("CROSSSLOT"));
+}
+
+#[test]
 fn a_replica_of_the_cluster_answers_readers_and_sends_others_on() {
     let cluster = Cluster::start();
     let owner = cluster.owner("{t}");
