@@ -125,7 +125,7 @@ check: build-deps deny ## run rustfmt, clippy, rustdoc, cycles of files and the 
 	cargo fmt --all --check
 	@$(FOUND); set -x; cargo test --quiet --test cycles
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
-	@$(FOUND); set -x; cargo clippy --test ha --test latency --test upgrade --test packages --test monitoring --test vanished --test spring_shop -- -D warnings
+	@$(FOUND); set -x; cargo clippy --test ha --test latency --test upgrade --test packages --test monitoring --test vanished --test spring_shop --test panics --features planted-panics -- -D warnings
 	@$(FOUND); set -x; RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 demo: run-deps build ## show an oversold flash sale, without a lock and with one
@@ -184,7 +184,7 @@ test-clients: run-deps build ## test the client libraries; CLIENTS="python-sync 
 
 # --- packages ---------------------------------------------------------------------------------
 
-.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-bare test-musl test-monitoring test-vanished deny
+.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-bare test-musl test-monitoring test-vanished test-panics deny
 
 # The root that `make install` copies the module to; the server's by default.
 PREFIX ?=
@@ -253,6 +253,14 @@ test-musl: test-deps build ## build the module and the command for musl, and run
 	cargo build --profile tool --package redis-lock-cli --target "$$MUSL_TARGET" && \
 	REDIS_LOCK_MUSL="$(CARGO_TARGET_DIR)/$$MUSL_TARGET/tool" \
 	  $(NEXTEST) --test packages musl::
+
+test-panics: test-deps ## test a module that panics on purpose, once in each callback, on SERVERS
+	@$(FOUND); panics="$(CARGO_TARGET_DIR)/panics"; \
+	cargo build --lib --features planted-panics --target-dir "$$panics" && \
+	for server in $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER"); do \
+	  REDIS_SERVER="$$server" REDIS_LOCK_MODULE="$$panics/debug/libredis_lock.so" \
+	    $(NEXTEST) --features planted-panics --test panics || exit 1; \
+	done
 
 # Network namespaces need root or a user namespace. `ip` may be missing in a user's PATH.
 test-vanished: test-deps build ## test clients whose machines vanish, on SERVERS; needs iproute2 and openssl

@@ -328,7 +328,7 @@ unsafe extern "C" fn reply_to_unblocked(
 ) -> c_int {
     // SAFETY: the server calls this with its lock held and a context for the call.
     let (entered, ctx) = unsafe { (Entered::new(), api::context(ctx)) };
-    boundary::guard(entered, |state| {
+    let replied = boundary::guard(entered, |state| {
         let waiter_id = waiter_of(&ctx);
         let Some(client) = state.blocked(|blocked| blocked.forget(waiter_id)) else {
             reply::null_array(&ctx);
@@ -350,6 +350,10 @@ unsafe extern "C" fn reply_to_unblocked(
             }
         }
     });
+    if replied.is_none() {
+        // Without a reply, the client would take the next command's reply for this one's.
+        reply::refusal(&ctx, Refusal::Panicked);
+    }
     raw::REDISMODULE_OK as c_int
 }
 
