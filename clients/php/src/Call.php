@@ -14,7 +14,7 @@ final class Call
     /** The number of commands that got no reply, and may still arrive. */
     public int $unanswered = 0;
     /** The number of the connection of the latest reply. */
-    public int $connection = 0;
+    public ?int $connection = null;
     private readonly \SensitiveParameterValue $token;
 
     /** @param string $token what no text may show; empty if the call has none */

@@ -5,7 +5,8 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * A client of the program, which executes one command at a time.
+ * A client of the program, which executes one command at a time. Throws the exceptions of its driver,
+ * or an ErrorReply.
  *
  * @internal
  */
@@ -14,39 +15,26 @@ interface Client
     /** Returns what the program's client puts before each key. */
     public function prefix(): string;
 
-    /** Returns the seconds that its next step takes if no server replies; INF if a call can say so. */
+    /** Returns the seconds that it waits for a reply, or INF if each command may say so. */
     public function patience(): float;
 
     /**
-     * Connects to the server of a key.
+     * Connects to the server of a key, for its next command.
      *
-     * @throws ErrorReply|Unavailable
+     * @throws \LogicException the program is in a transaction
      */
     public function open(string $key, float $until): void;
 
     /**
-     * Sends a command, and returns its reply; null for nil.
+     * Sends a command, and returns its reply: null for nil, true if it was queued in a transaction.
      *
-     * @param non-empty-list<string> $words
+     * @param non-empty-list<string|int> $words
      * @param Call $call counts this command already, and each one that is sent again
-     * @throws ErrorReply|Unavailable|Queued
-     * @throws \LogicException the program is in a transaction, so the command was not executed
      */
-    public function exchange(
-        string $key,
-        #[\SensitiveParameter] array $words,
-        Call $call,
-        float $until,
-    ): mixed;
+    public function exchange(#[\SensitiveParameter] array $words, Call $call, float $until): mixed;
 
     /** Closes the connection, because a late reply would be taken for that of the next command. */
     public function close(): void;
-
-    /** Closes all connections here. They are those of the process that forked this one. */
-    public function abandon(): void;
-
-    /** Returns true if it looks for the server of a key after a close, so it needn't be made anew. */
-    public function findsServers(): bool;
 
     /** Returns the name of the latest server for messages. */
     public function name(): string;

@@ -21,9 +21,4 @@ final class Clock
     {
         return max(1, (int) ceil($seconds * 1000));
     }
-
-    public static function sleep(float $seconds): void
-    {
-        usleep((int) ceil(max(0.0, $seconds) * 1e6));
-    }
 }

@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * Sends commands with the client of the program, and again after an outage.
+ * Sends the commands of a factory's locks, and again after an outage.
  *
  * @internal
  */
@@ -21,60 +21,31 @@ final class Commands
     /** Seconds between two tries of such releases by other calls. */
     private const PATIENCE = 1.0;
 
-    /** Seconds of a wait between two points at which the handlers of asynchronous signals run. */
-    public const SLICE = 0.15;
-
     /** Seconds of one attempt. There is time for another one. */
     public readonly float $attempt;
-    private ?Client $client = null;
-    /** @var list<Client> clients before, to which a session may be tied until the next one has it */
-    private array $before = [];
+    /** @var \WeakMap<Grant, true> the grants that are held */
+    public readonly \WeakMap $held;
     private bool $isDown = false;
-    /** @var array<int, array{string, \SensitiveParameterValue, Call, float}> releases that got no reply */
+    /** @var array<int, list<array{\SensitiveParameterValue, float}>> releases by process, and their ends */
     private array $unreleased = [];
     private float $nextTry = 0.0;
-    /** The number of closed connections, whose sessions have ended. */
-    private int $connection = 0;
-    private int $process;
 
-    /**
-     * @param \Closure(float): Client $make makes a client that connects within so many seconds
-     * @param ?self $origin what goes on with the release of a session that has its own connection
-     */
     public function __construct(
-        private readonly \Closure $make,
-        private readonly bool $isMadeAnew,
+        public readonly Connection $connection,
         public readonly float $timeout,
         private readonly Observer $observer,
-        private readonly ?self $origin = null,
     ) {
         $this->attempt = max(min($timeout, 1.0), $timeout / 3);
-        $this->process = getmypid();
+        $this->held = new \WeakMap();
     }
 
     /** Returns the same with a connection for one session, if the program's function can make one. */
     public function ofSession(): self
     {
-        $make = $this->make;
-        return $this->isMadeAnew ? new self($make, true, $this->timeout, $this->observer, $this) : $this;
-    }
-
-    /** Returns the longest BLOCK, in seconds. */
-    public function longestBlock(): float
-    {
-        return min($this->patience() / 2, Signals::areAsynchronous() ? self::SLICE : INF);
-    }
-
-    /** Returns the longest time in seconds that the server may wait for replicas. */
-    public function longestReplication(): float
-    {
-        return min($this->timeout, 0.4 * $this->patience());
-    }
-
-    /** Returns true if the connection of the latest reply to a call was closed since. */
-    public function hasClosed(Call $call): bool
-    {
-        return $call->connection !== $this->connection;
+        $connection = $this->connection->forSession();
+        return $connection === $this->connection
+            ? $this
+            : new self($connection, $this->timeout, $this->observer);
     }
 
     /** Calls a hook of the observer. */
@@ -104,25 +75,14 @@ final class Commands
      * @param non-empty-list<string|int> $words
      * @throws LockException Unavailable after an outage
      */
-    public function ask(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): mixed
+    public function ask(#[\SensitiveParameter] array $words, Call $call, float $until): mixed
     {
-        $reply = $this->exchange($key, $words, $call, $until);
-        if ($this->unreleased !== [] && Clock::now() >= $this->nextTry) {
+        $reply = $this->connection->exchange($words, $call, $until);
+        $this->isDown = false;
+        if (Clock::now() >= $this->nextTry) {
             $this->goOn();
         }
         return $reply;
-    }
-
-    /**
-     * Ends a connection on which the reply to another command came, because another part of the program
-     * or another process reads and writes there.
-     */
-    public function refuse(Call $call): never
-    {
-        $call->unanswered++;
-        $name = $this->client?->name() ?? 'the server';
-        $this->close();
-        throw new Unavailable("$name: the reply to another command came");
     }
 
     /**
@@ -135,29 +95,24 @@ final class Commands
      */
     public function retry(#[\SensitiveParameter] \Closure $act, float $until): mixed
     {
-        $fault = null;
         for ($pause = self::FIRST_PAUSE; ; $pause = min(2 * $pause, self::LONGEST_PAUSE)) {
-            $began = Clock::now();
             try {
-                return $act(min($until, $began + $this->attempt));
-            } catch (Unavailable $thrown) {
-                // A last try that had little time says nothing about the cause.
-                $fault = $fault === null || $until - $began > self::FIRST_PAUSE ? $thrown : $fault;
+                return $act(min($until, Clock::now() + $this->attempt));
+            } catch (Unavailable $fault) {
+                $this->pause($pause, $until);
             }
-            $this->pause($pause, $until, $thrown);
             if (Clock::now() >= $until) {
                 throw $fault;
             }
         }
     }
 
-    /** Pauses before the next try, and leaves it the time that it needs. */
-    public function pause(float $seconds, float $until, Unavailable $fault): void
+    /** Pauses before the next try, or until the end if that leaves it too little time. */
+    public function pause(float $seconds, float $until): void
     {
-        $left = $until - Clock::now();
-        $patience = $fault->isLate ? $this->patience() : INF;
-        $beforeLast = $left - ($patience === INF ? self::FIRST_PAUSE : $patience);
-        Clock::sleep($beforeLast > 0 ? min($seconds, $beforeLast) : $left);
+        [$left, $patience] = [$until - Clock::now(), $this->connection->patience()];
+        $isTooLate = $left - $seconds <= ($patience === INF ? 0.0 : $patience);
+        usleep((int) ceil(max(0.0, $isTooLate ? $left : $seconds) * 1e6));
     }
 
     /**
@@ -173,11 +128,10 @@ final class Commands
         string $command,
         #[\SensitiveParameter] string|int ...$words,
     ): array {
-        $until = Clock::now() + $this->timeout;
         return $this->retry(fn (float $end) => array_map(
-            fn (string $key) => $this->ask($key, [$command, $key, ...$words], $call, $end),
+            fn (string $key) => $this->ask([$command, $key, ...$words], $call, $end),
             $keys,
-        ), $until);
+        ), Clock::now() + $this->timeout);
     }
 
     /**
@@ -189,184 +143,57 @@ final class Commands
     public function extend(Options $options, Call $call, float $lease): ?float
     {
         return $this->retry(function (float $end) use ($options, $call, $lease): ?float {
+            if ($options->session && $this->connection->hasClosed($call)) {
+                return null;
+            }
             $askedAt = Clock::now();
-            $count = $this->ask($options->keys[0], $options->extend($call->token(), $lease), $call, $end);
+            $count = $this->ask($options->extend($call, $lease), $call, $end);
             return $count === count($options->keys) ? $askedAt : null;
         }, Clock::now() + $this->timeout);
     }
 
     /**
      * Sends a release in the time that is left to a call that ends without a grant, later with other
-     * calls, and at the program's end. The own connections of a session that got no reply are closed.
+     * calls, and at the program's end.
      *
      * @param non-empty-list<string|int> $words
      */
-    public function leave(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): void
+    public function leave(#[\SensitiveParameter] array $words, float $until): void
     {
-        $this->unreleased[] = [$key, new \SensitiveParameterValue($words), $call, $until];
+        $this->unreleased[getmypid()][] = [new \SensitiveParameterValue($words), $until];
         $this->goOn();
-        if ($this->origin !== null && $this->unreleased !== []) {
-            $this->handOver($this->origin);
-        }
     }
 
-    /** Sends the releases that got no reply. */
+    /** Sends the releases that got no reply. A connection that was lost may cost the first try. */
     public function goOn(): void
     {
         $end = Clock::now() + self::LAST_WORDS;
         $this->nextTry = $end + self::PATIENCE;
-        // The latest first, because an outage takes the time of the others.
-        foreach (array_reverse($this->unreleased, true) as $number => [$key, $words, $call, $until]) {
-            try {
-                if (Clock::now() < $until) {
-                    $this->exchange($key, $words->getValue(), $call, min($until, $end));
-                }
-            } catch (Unavailable|\LogicException) {
-                // Later, also if the program is in a transaction.
-                return;
-            } catch (LockException) {
-                // The server refuses it for good.
-            }
-            unset($this->unreleased[$number]);
-        }
-    }
-
-    /** Closes the connections of a session, which ends it, and leaves its release to other connections. */
-    private function handOver(self $origin): void
-    {
-        array_push($origin->unreleased, ...$this->unreleased);
-        foreach ([...$this->before, $this->client] as $client) {
-            $client?->close();
-        }
-        [$this->unreleased, $this->before, $this->client] = [[], [], null];
-    }
-
-    /** @param non-empty-list<string|int> $words */
-    private function exchange(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): mixed
-    {
-        if ($until <= Clock::now()) {
-            throw new Unavailable('no time is left to ask a server', true);
-        }
-        // It is over for the caller when the handlers of signals have run, which may throw.
-        $call->unanswered++;
-        $failure = null;
-        $reply = Signals::after(function () use ($key, $words, $call, $until, &$failure): mixed {
-            try {
-                return $this->exchangeUndisturbed($key, $words, $call, $until);
-            } catch (\Throwable $failure) {
-                return null;
-            }
-        });
-        $call->unanswered--;
-        return $failure === null ? $reply : throw $failure;
-    }
-
-    /** @param non-empty-list<string|int> $words */
-    private function exchangeUndisturbed(
-        string $key,
-        #[\SensitiveParameter] array $words,
-        Call $call,
-        float $until,
-    ): mixed {
+        $isDue = fn (array $release) => $release[1] > Clock::now();
+        $mine = array_filter($this->unreleased[getmypid()] ?? [], $isDue);
         try {
-            $reply = $this->send($key, $words, $call, $until);
-            $this->before = [];
-            $this->isDown = false;
-            return $reply;
-        } catch (ErrorReply $error) {
-            $exception = $error->exception($this->client?->name() ?? 'the server', $call->token());
-            if ($error->isOfConnection()) {
-                $this->close();
+            // The latest first, because an outage takes the time of the others.
+            while ($mine !== []) {
+                $this->sendRelease(end($mine)[0]->getValue(), $end);
+                array_pop($mine);
             }
-            throw $exception;
-        } catch (Queued) {
-            $this->close();
-            throw new \LogicException('redis is in a transaction, which the command of a lock ends');
-        } catch (\LogicException $misuse) {
-            throw $misuse;
-        } catch (\Throwable $thrown) {
-            $this->close();
-            throw $thrown;
+        } catch (Unavailable|\LogicException) {
+            // Later, also if the program is in a transaction.
+        } finally {
+            $this->unreleased = [getmypid() => $mine];
         }
     }
 
     /** @param non-empty-list<string|int> $words */
-    private function send(string $key, #[\SensitiveParameter] array $words, Call $call, float $until): mixed
+    private function sendRelease(#[\SensitiveParameter] array $words, float $until): void
     {
-        $client = $this->client($until);
-        $client->open($key, $until);
-        $prefix = $client->prefix();
-        $words = self::prefixed($prefix, $words);
-        $call->unanswered++;
+        $send = fn (float $end) => $this->connection->exchange($words, new Call(), $end);
         try {
-            $reply = $client->exchange($prefix . $key, $words, $call, $until);
-        } catch (ErrorReply|Queued|\LogicException $answer) {
-            $call->unanswered--;
-            throw $answer;
-        }
-        $call->unanswered--;
-        $call->connection = $this->connection;
-        return $reply;
-    }
-
-    /**
-     * Returns a command with the prefix of the program's client before each key.
-     *
-     * @param non-empty-list<string|int> $words
-     * @return non-empty-list<string|int>
-     */
-    private static function prefixed(string $prefix, #[\SensitiveParameter] array $words): array
-    {
-        if ($prefix !== '') {
-            [$first, $count] = str_starts_with($words[0], 'LOCK.M') ? [2, $words[1]] : [1, 1];
-            for ($at = $first; $at < $first + $count; $at++) {
-                $words[$at] = $prefix . $words[$at];
-            }
-        }
-        return $words;
-    }
-
-    private function client(float $until): Client
-    {
-        if ($this->process !== getmypid()) {
-            $this->abandon();
-        }
-        return $this->client ??= ($this->make)(min($this->attempt, $until - Clock::now()));
-    }
-
-    /** Leaves all connections to the process that forked this one. It may not have used them here. */
-    private function abandon(): void
-    {
-        [$this->process, $this->unreleased, $this->before] = [getmypid(), [], []];
-        if (!$this->isMadeAnew) {
-            $this->client ??= ($this->make)($this->attempt);
-        }
-        $this->client?->abandon();
-        $this->drop();
-    }
-
-    private function patience(): float
-    {
-        return $this->client?->patience() ?? INF;
-    }
-
-    private function close(): void
-    {
-        if ($this->origin === null) {
-            $this->client?->close();
-            $this->connection++;
-        } elseif ($this->client !== null) {
-            // Its close would release the lock.
-            $this->before[] = $this->client;
-        }
-        $this->drop();
-    }
-
-    /** Forgets a client that has to be made anew. */
-    private function drop(): void
-    {
-        if ($this->isMadeAnew && $this->client?->findsServers() !== true) {
-            $this->client = null;
+            $this->retry($send, $until);
+        } catch (Unavailable $outage) {
+            throw $outage;
+        } catch (LockException) {
+            // The server refuses it for good.
         }
     }
 }

@@ -9,29 +9,22 @@ namespace RedisLock;
  *
  * @internal
  */
-final class ErrorReply extends \RuntimeException
+final class ErrorReply extends \Exception
 {
     /** The codes of errors after which the same command may succeed later, or at another server. */
     private const OUTAGES = '/^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|OOM|MISCONF|BUSY) '
         . '|^ERR max number of clients|^UNBLOCKED .*instance state changed|^NOREPLICAS Not enough good replicas/';
 
-    /**
-     * Returns the reply that the text of a driver's exception has, or null if it has none, as "AUTH
-     * failed while reconnecting".
-     */
-    public static function of(string $text): ?self
+    /** Returns the reply that an exception is or has in its text, unlike "AUTH failed while reconnecting". */
+    public static function of(\Throwable $thrown): ?self
     {
-        $isReply = preg_match('/^(`\w+` failed: )?-?([A-Z]{3,} (?!failed ).*)/s', $text, $found) === 1;
-        return $isReply ? new self($found[2]) : null;
+        $pattern = '/^(`\w+` failed: )?-?([A-Z]{3,} (?!failed ).*)/s';
+        $isReply = preg_match($pattern, $thrown->getMessage(), $found) === 1;
+        return $thrown instanceof self ? $thrown : ($isReply ? new self($found[2]) : null);
     }
 
-    public function isOutage(): bool
-    {
-        return preg_match(self::OUTAGES, $this->getMessage()) === 1;
-    }
-
-    /** Returns true if another server, or this one on a new connection, may not reply so. */
-    public function isOfConnection(): bool
+    /** Returns true if another server may not reply so. */
+    public function isOfServer(): bool
     {
         return preg_match('/^(READONLY|MASTERDOWN|UNBLOCKED|ERR max) /', $this->getMessage()) === 1;
     }
@@ -41,7 +34,7 @@ final class ErrorReply extends \RuntimeException
     {
         $text = $token === '' ? $this->getMessage() : str_replace($token, '<token>', $this->getMessage());
         return match (true) {
-            $this->isOutage() => new Unavailable("$server: $text"),
+            preg_match(self::OUTAGES, $text) === 1 => new Unavailable("$server: $text"),
             str_starts_with($text, 'UNBLOCKED ') => new Cancelled($text),
             str_starts_with($text, 'DEADLOCK ') => new Deadlock($text),
             str_starts_with($text, 'NOREPLICAS ') => new NotReplicated($text),

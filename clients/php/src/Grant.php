@@ -10,7 +10,7 @@ namespace RedisLock;
  * Nothing runs in the background, so the lease isn't renewed, and a call finds a loss. A grant that is
  * dropped while it is held is released, and reported as lost.
  */
-final class Grant implements \JsonSerializable
+final class Grant
 {
     private const HELD = 'held';
     private const LOST = 'lost';
@@ -22,21 +22,19 @@ final class Grant implements \JsonSerializable
     private float $deadline = -INF;
     /** The server keeps a lock with `atLeast` until then. */
     private readonly float $staysUntil;
-    private readonly \SensitiveParameterValue $token;
-    /** The command that set the lease, and tied a session to its connection. */
-    private Call $latest;
     /** The process that holds the lock. */
     private readonly int $process;
 
     /**
      * @internal Lock::acquire() returns it.
-     * @param \WeakMap<Grant, true> $held
+     * @param Commands $lent sends on the connection to which a session is tied
+     * @param Call $call the latest command, which set the lease and tied the session
      */
     public function __construct(
         private readonly Commands $commands,
+        private readonly Commands $lent,
         private readonly Options $options,
-        private readonly \WeakMap $held,
-        Call $call,
+        private readonly Call $call,
         /** The fencing token, which is greater than that of each grant before. */
         public readonly int $fence,
         float $askedAt,
@@ -45,16 +43,15 @@ final class Grant implements \JsonSerializable
     ) {
         $this->keys = $options->keys;
         $this->staysUntil = Clock::now() + $options->atLeast;
-        $this->token = new \SensitiveParameterValue($call->token());
         $this->process = getmypid();
-        $this->prolong($call, $options->lease, $askedAt);
-        $held[$this] = true;
+        $this->prolong($options->lease, $askedAt);
+        $commands->held[$this] = true;
     }
 
     /** Returns what names this grant to the server. Who knows it can release the lock. */
     public function token(): string
     {
-        return $this->token->getValue();
+        return $this->call->token();
     }
 
     /**
@@ -64,16 +61,13 @@ final class Grant implements \JsonSerializable
      */
     public function isLost(): bool
     {
-        if ($this->state === self::HELD && $this->isMine() && $this->isOver()) {
-            $this->lose();
-        }
-        return $this->state === self::LOST;
+        return $this->state() === self::LOST;
     }
 
     /** Returns the seconds until the lock counts as lost, or 0 if it isn't held; INF for a session. */
     public function left(): float
     {
-        return $this->isHeld() ? max(0.0, $this->deadline - Clock::now()) : 0.0;
+        return $this->state() === self::HELD ? max(0.0, $this->deadline - Clock::now()) : 0.0;
     }
 
     /**
@@ -95,16 +89,15 @@ final class Grant implements \JsonSerializable
     public function extend(float $lease): bool
     {
         $this->options->extension($lease);
-        if (!$this->isHeld()) {
+        if ($this->state() !== self::HELD) {
             return false;
         }
-        $call = new Call($this->token());
-        $askedAt = $this->commands->extend($this->options, $call, $lease);
+        $askedAt = $this->lent->extend($this->options, $this->call, $lease);
         if ($askedAt === null) {
             $this->lose();
             return false;
         }
-        $this->prolong($call, $lease, $askedAt);
+        $this->prolong($lease, $askedAt);
         return true;
     }
 
@@ -129,34 +122,29 @@ final class Grant implements \JsonSerializable
         if ($this->options->session) {
             throw new \LogicException("a session ends with its connection, so it can't be detached");
         }
-        if (!$this->isMine() || !$this->end(self::LEFT)) {
+        if ($this->state() !== self::HELD) {
             throw new NotHeld("the lock isn't held");
         }
+        $this->end(self::LEFT);
     }
 
     /** @internal */
     public function releaseUntil(float $until): bool
     {
-        $wasLost = $this->isLost();
-        if (!$this->isMine() || $this->state === self::LEFT) {
+        $before = $this->state();
+        if ($before === self::LEFT) {
             throw new NotHeld("the lock isn't held");
         }
-        $call = new Call($this->token());
+        $wasLost = $before === self::LOST;
+        $this->end(self::LEFT);
         try {
-            $this->end(self::LEFT);
-            $this->state = self::LEFT;
-            $isHeld = $this->commands->retry(function (float $end) use ($call): bool {
-                $count = $this->commands->ask($this->keys[0], $this->lastWords(), $call, $end);
-                // If a reply was lost, the command before may have released the lock.
-                $mayHave = $call->unanswered > 0 && Clock::now() < $this->deadline;
-                return $count === count($this->keys) || $mayHave;
-            }, $until);
+            $isHeld = $this->sendRelease($until);
         } catch (\Throwable $thrown) {
-            $this->leave($call);
-            if ($wasLost && $thrown instanceof LockException) {
-                return false;
-            }
-            throw $thrown;
+            $this->leave();
+            return $wasLost && $thrown instanceof LockException ? false : throw $thrown;
+        } finally {
+            // Only this session has its connection.
+            $this->lent === $this->commands || $this->lent->connection->close();
         }
         if (!$isHeld && !$wasLost) {
             $this->commands->tell('lost', $this);
@@ -165,49 +153,28 @@ final class Grant implements \JsonSerializable
     }
 
     /**
-     * Forgets the grant, because its acquire failed and ends it.
+     * Releases the lock at the end of the program. Returns false if it isn't held.
      *
      * @internal
      */
-    public function abandon(): void
+    public function releaseAtEnd(): bool
     {
-        $this->end(self::LEFT);
-    }
-
-    /**
-     * Releases the lock at the end of the program.
-     *
-     * @internal
-     */
-    public function releaseAtEnd(): void
-    {
-        if ($this->isMine() && $this->end(self::LEFT)) {
-            $this->leave(new Call($this->token()));
+        $isHeld = $this->state === self::HELD && $this->process === getmypid();
+        if ($isHeld) {
+            $this->end(self::LEFT);
+            $this->leave();
         }
+        return $isHeld;
     }
 
     public function __destruct()
     {
-        if (!$this->isHeld()) {
-            return;
-        }
-        $keys = json_encode($this->keys);
-        error_log("redis-lock: a grant of $keys was dropped without a release");
         // First, because the handler of a signal may throw after each of them.
-        $this->releaseAtEnd();
-        $this->commands->tell('lost', $this);
-    }
-
-    /** @return array<string, mixed> what var_dump() and print_r() show */
-    public function __debugInfo(): array
-    {
-        return $this->jsonSerialize();
-    }
-
-    /** @return array<string, mixed> */
-    public function jsonSerialize(): array
-    {
-        return ['keys' => $this->keys, 'state' => $this->state, 'fence' => $this->fence];
+        if ($this->releaseAtEnd()) {
+            $keys = json_encode($this->keys);
+            error_log("redis-lock: a grant of $keys was dropped without a release");
+            $this->commands->tell('lost', $this);
+        }
     }
 
     private function __clone()
@@ -215,65 +182,65 @@ final class Grant implements \JsonSerializable
     }
 
     /** Moves the deadline. The lease counts from the request, so the server ends it later. */
-    private function prolong(Call $call, float $lease, float $askedAt): void
+    private function prolong(float $lease, float $askedAt): void
     {
-        $this->latest = $call;
         $this->deadline = $this->options->session
             ? INF
             : max($this->deadline, $askedAt + $lease - $this->options->margin);
     }
 
-    private function isOver(): bool
+    /** Returns the state now. A process that was forked holds nothing. */
+    private function state(): string
     {
-        return $this->options->session
-            ? $this->commands->hasClosed($this->latest)
+        if ($this->process !== getmypid()) {
+            return self::LEFT;
+        }
+        $isOver = $this->options->session
+            ? $this->lent->connection->hasClosed($this->call)
             : Clock::now() >= $this->deadline;
-    }
-
-    private function isHeld(): bool
-    {
-        return !$this->isLost() && $this->state === self::HELD && $this->isMine();
-    }
-
-    /** Returns false in a process that was forked since. */
-    private function isMine(): bool
-    {
-        return $this->process === getmypid();
+        if ($this->state === self::HELD && $isOver) {
+            $this->lose();
+        }
+        return $this->state;
     }
 
     private function lose(): void
     {
-        if ($this->end(self::LOST)) {
-            $this->commands->tell('lost', $this);
-        }
+        $this->end(self::LOST);
+        $this->commands->tell('lost', $this);
     }
 
-    /** Returns false if the grant ended before. */
-    private function end(string $state): bool
+    private function end(string $state): void
     {
-        if ($this->state !== self::HELD) {
-            return false;
-        }
         $this->state = $state;
-        unset($this->held[$this]);
-        return true;
+        unset($this->commands->held[$this]);
     }
 
-    private function leave(Call $call): void
+    /** Returns false if the server says that the grant had ended. */
+    private function sendRelease(float $until): bool
+    {
+        $call = new Call($this->token());
+        return $this->lent->retry(function (float $end) use ($call): bool {
+            $count = $this->lent->ask($this->lastWords(), $call, $end);
+            // If a reply was lost, the command before may have released the lock.
+            $mayHave = $call->unanswered > 0 && Clock::now() < $this->deadline;
+            return $count === count($this->keys) || $mayHave;
+        }, $until);
+    }
+
+    private function leave(): void
     {
         // The server renews a session as long as its connection seems to be open.
         $end = max(Clock::now(), $this->deadline) + $this->options->margin;
-        $this->commands->leave($this->keys[0], $this->lastWords(), $call, $end);
+        $this->commands->leave($this->lastWords(), $end);
     }
 
     /** @return non-empty-list<string|int> */
     private function lastWords(): array
     {
         $rest = $this->staysUntil - Clock::now();
-        return match (true) {
-            $rest > 0 => $this->options->releaseAfter($this->token(), $rest),
-            $this->isUnclear => $this->options->leave($this->token(), $this->options->longestTrace),
-            default => $this->options->release($this->token()),
-        };
+        return $rest > 0
+            ? $this->options->releaseAfter($this->call, $rest)
+            : $this->options->release($this->call, $this->isUnclear ? $this->options->longestTrace : 0.0);
     }
 }

@@ -48,12 +48,11 @@ final class Holder
     public function release(): bool
     {
         $call = new Call($this->token());
-        $words = $this->isUnclear
-            ? $this->options->leave($this->token(), $this->options->longestTrace)
-            : $this->options->release($this->token());
+        $time = $this->isUnclear ? $this->options->longestTrace : 0.0;
+        $words = $this->options->release($call, $time);
         try {
             $count = $this->commands->retry(
-                fn (float $end) => $this->commands->ask($this->options->keys[0], $words, $call, $end),
+                fn (float $end) => $this->commands->ask($words, $call, $end),
                 Clock::now() + $this->commands->timeout,
             );
         } catch (\Throwable $thrown) {
@@ -67,10 +66,9 @@ final class Holder
     /** Releases the lock, and has the server turn late commands of the token away. */
     public function leave(): void
     {
-        $seconds = $this->options->longestTrace;
-        $words = $this->options->leave($this->token(), $seconds);
-        $call = new Call($this->token());
-        $this->commands->leave($this->options->keys[0], $words, $call, Clock::now() + $seconds);
+        $time = $this->options->longestTrace;
+        $words = $this->options->release(new Call($this->token()), $time);
+        $this->commands->leave($words, Clock::now() + $time);
     }
 
     private function ask(string $command, string|int ...$words): mixed

@@ -5,20 +5,14 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /** A lock: keys and options. It has no state, so several parts of a program may share it. */
-final class Lock implements \JsonSerializable
+final class Lock
 {
     /** @var non-empty-list<string> */
     public readonly array $keys;
 
-    /**
-     * @internal Use Locks::lock().
-     * @param \WeakMap<Grant, true> $held
-     */
-    public function __construct(
-        private readonly Commands $commands,
-        private readonly Options $options,
-        private readonly \WeakMap $held,
-    ) {
+    /** @internal Use Locks::lock(). */
+    public function __construct(private readonly Commands $commands, private readonly Options $options)
+    {
         $this->keys = $options->keys;
     }
 
@@ -31,7 +25,7 @@ final class Lock implements \JsonSerializable
      */
     public function acquire(?float $wait = null): ?Grant
     {
-        return $this->acquireAs(bin2hex(random_bytes(16)), $wait, true);
+        return $this->acquireAs(null, $wait);
     }
 
     /** Tries once. Returns a grant, or null if another client has the lock. Throws like acquire(). */
@@ -77,22 +71,21 @@ final class Lock implements \JsonSerializable
      */
     public function isLocked(): bool
     {
-        $infos = $this->commands->ofEachKey($this->keys, new Call(), 'LOCK.INFO', 'WAITERS', '0');
-        return array_filter($infos, fn (?array $info) => self::holdersOf($info) !== []) !== [];
+        return $this->shownHolders() !== [];
     }
 
     /**
-     * Acquires with a token that may hold the lock already, as a reader.
+     * Acquires with a token that may hold the lock already, as a reader, and keeps it.
      *
      * @internal
-     * @param bool $isDrawn false if the token may hold the lock already, and keeps it
+     * @param ?string $token null: drawn for this acquire
      */
-    public function acquireAs(#[\SensitiveParameter] string $token, ?float $wait, bool $isDrawn): ?Grant
+    public function acquireAs(#[\SensitiveParameter] ?string $token, ?float $wait): ?Grant
     {
         $wait ??= $this->options->wait;
         Options::limit('wait', $wait);
         $began = Clock::now();
-        $acquire = new Acquire($this->commands, $this->options, $this->held, $token, $wait, $isDrawn);
+        $acquire = new Acquire($this->commands, $this->options, $token, $wait);
         [$grant, $outcome] = [null, 'cancelled'];
         try {
             $grant = $acquire->run();
@@ -124,7 +117,7 @@ final class Lock implements \JsonSerializable
         // A command of the first process may still arrive.
         return $askedAt === null
             ? null
-            : new Grant($this->commands, $this->options, $this->held, $call, $fence, $askedAt, true);
+            : new Grant($this->commands, $this->commands, $this->options, $call, $fence, $askedAt, true);
     }
 
     /**
@@ -149,45 +142,22 @@ final class Lock implements \JsonSerializable
      */
     public function holders(): array
     {
-        [$info] = $this->commands->ofEachKey($this->keys, new Call(), 'LOCK.INFO', 'WAITERS', '0');
-        return array_map(function (array $words): Holder {
-            ['token' => $token, 'fence' => $fence, 'data' => $data] = self::fields($words);
-            if ($token === null || $token === '') {
-                throw new ServerError("NOPERM the server hides holders from a user who can't write to the key");
+        return array_map(function (array $shown): Holder {
+            if (($shown['token'] ?? '') === '') {
+                throw new ServerError("NOPERM the server hides holders from who can't write the key");
             }
+            [$token, $fence, $data] = [$shown['token'], $shown['fence'], $shown['data']];
             return new Holder($this->commands, $this->options, $token, $fence, $data, false);
-        }, self::holdersOf($info));
+        }, $this->shownHolders());
     }
 
-    /** @return array<string, mixed> what var_dump() and print_r() show */
-    public function __debugInfo(): array
+    /** @return list<array<string, mixed>> the holders of all keys, as LOCK.INFO shows them */
+    private function shownHolders(): array
     {
-        return $this->jsonSerialize();
-    }
-
-    /** @return array<string, mixed> */
-    public function jsonSerialize(): array
-    {
-        return ['keys' => $this->keys];
-    }
-
-    /**
-     * @param ?list<mixed> $info the reply of LOCK.INFO
-     * @return list<list<mixed>>
-     */
-    private static function holdersOf(#[\SensitiveParameter] ?array $info): array
-    {
-        return $info === null ? [] : self::fields($info)['holders'];
-    }
-
-    /**
-     * @param list<mixed> $words names and values in turn
-     * @return array<string, mixed>
-     */
-    private static function fields(#[\SensitiveParameter] array $words): array
-    {
-        $pairs = array_chunk($words, 2);
-        return array_combine(array_column($pairs, 0), array_column($pairs, 1));
+        $named = fn (array $words) => array_column(array_chunk($words, 2), 1, 0);
+        $of = fn (?array $info) => $info === null ? [] : $named($info)['holders'];
+        $infos = $this->commands->ofEachKey($this->keys, new Call(), 'LOCK.INFO', 'WAITERS', '0');
+        return array_map($named, array_merge(...array_map($of, $infos)));
     }
 
     /** Releases a grant at the end of using(). Returns false if the lock was lost. */

@@ -8,8 +8,6 @@ namespace RedisLock;
 final class Locks
 {
     private readonly Commands $commands;
-    /** @var \WeakMap<Grant, true> the grants that are held */
-    private readonly \WeakMap $held;
 
     /**
      * @param \Redis|\RedisCluster|\Predis\ClientInterface|\Closure $redis the client, or a function that
@@ -25,16 +23,14 @@ final class Locks
         Observer $observer = new Observer(),
     ) {
         Options::duration('commandTimeout', $commandTimeout);
-        $make = Clients::maker($redis, $commandTimeout);
-        $this->commands = new Commands($make, $redis instanceof \Closure, $commandTimeout, $observer);
-        $this->held = new \WeakMap();
-        $parts = [\WeakReference::create($this->held), \WeakReference::create($this->commands)];
+        $this->commands = new Commands(new Connection($redis), $commandTimeout, $observer);
+        $commands = \WeakReference::create($this->commands);
         // PHP runs no destructors after an exception that the program doesn't catch.
-        register_shutdown_function(static function () use ($parts): void {
-            foreach ($parts[0]->get() ?? [] as $grant => $isHeld) {
+        register_shutdown_function(static function () use ($commands): void {
+            foreach ($commands->get()->held ?? [] as $grant => $isHeld) {
                 $grant->releaseAtEnd();
             }
-            $parts[1]->get()?->goOn();
+            $commands->get()?->goOn();
         });
     }
 
@@ -72,21 +68,7 @@ final class Locks
         ?string $data = null,
         ?int $replicas = null,
     ): Lock {
-        $options = new Options(
-            array_values((array) $keys),
-            $lease,
-            $wait,
-            $shared,
-            $limit,
-            $permits,
-            $session,
-            $keep,
-            $margin,
-            $atLeast,
-            $data,
-            $replicas,
-        );
-        return new Lock($this->commands, $options, $this->held);
+        return new Lock($this->commands, new Options(...get_defined_vars()));
     }
 
     /**
@@ -146,7 +128,7 @@ final class Locks
         $until = Clock::now() + $this->commands->timeout;
         [$count, $error] = [0, null];
         $grants = [];
-        foreach ($this->held as $grant => $isHeld) {
+        foreach ($this->commands->held as $grant => $isHeld) {
             $grants[] = $grant;
         }
         foreach ($grants as $grant) {

@@ -22,9 +22,15 @@ final class Options
     /** Seconds for which the server may have a place or a grant of a token that it doesn't hear of. */
     public readonly float $longestTrace;
 
-    /** @param non-empty-list<string> $keys */
+    /** @var non-empty-list<string> */
+    public readonly array $keys;
+
+    /**
+     * @param string|non-empty-list<string> $keys
+     * @throws \InvalidArgumentException
+     */
     public function __construct(
-        public readonly array $keys,
+        string|array $keys,
         public readonly float $lease,
         public readonly float $wait,
         public readonly bool $shared,
@@ -37,6 +43,7 @@ final class Options
         public readonly ?string $data,
         public readonly ?int $replicas,
     ) {
+        $this->keys = $keys = array_values((array) $keys);
         self::require($keys !== [], 'keys must not be empty');
         self::require(array_filter($keys, is_string(...)) === $keys, 'keys must be strings');
         self::require(array_unique($keys) === $keys, 'keys must be different');
@@ -56,39 +63,43 @@ final class Options
         $this->longestTrace = max($lease, $keep);
     }
 
-    /** @return non-empty-list<string|int> */
-    public function acquire(#[\SensitiveParameter] string $token, float $within): array
-    {
-        return $this->command('ACQUIRE', $token, [...$this->grant(), ...$this->replicas($within)]);
-    }
-
     /**
-     * Returns the WAIT of a part of the time that is left. The last one leaves no place.
+     * Returns the command that asks for a grant, and waits for a part of the time that is left. The last
+     * one leaves no place.
      *
      * @return non-empty-list<string|int>
      */
-    public function waitFor(
-        #[\SensitiveParameter] string $token,
-        float $block,
-        float $left,
-        float $within,
-    ): array {
-        $keep = $block >= $left ? [] : ['KEEP', Clock::milliseconds(min($this->keep, $left + 1))];
-        $words = ['BLOCK', Clock::milliseconds($block), ...$keep, ...$this->replicas($within)];
-        return $this->command('WAIT', $token, [...$this->grant(), ...$words]);
+    public function ask(Call $call, float $block, float $left, float $within): array
+    {
+        [$isWait, $isLast] = [$block > 0.0, $block >= $left];
+        return $this->command($isWait ? 'WAIT' : 'ACQUIRE', $call, [
+            'PX', Clock::milliseconds($this->lease),
+            ...($this->shared || $this->limit !== null ? ['SHARED'] : []),
+            ...($this->limit === null ? [] : ['LIMIT', $this->limit, 'PERMITS', $this->permits ?? 1]),
+            ...($this->data === null ? [] : ['DATA', $this->data]),
+            ...($isWait ? ['BLOCK', Clock::milliseconds($block)] : []),
+            ...($isWait && !$isLast ? ['KEEP', Clock::milliseconds(min($this->keep, $left + 1))] : []),
+            ...($this->replicas === null ? [] : ['REPLICAS', $this->replicas]),
+            ...($this->replicas === null ? [] : ['WITHIN', Clock::milliseconds($within)]),
+        ]);
     }
 
     /** @return non-empty-list<string|int> */
-    public function extend(#[\SensitiveParameter] string $token, float $lease): array
+    public function extend(Call $call, float $lease): array
     {
         $tie = $this->session ? ['SESSION'] : [];
-        return $this->command('EXTEND', $token, ['PX', Clock::milliseconds($lease), 'GT', ...$tie]);
+        return $this->command('EXTEND', $call, ['PX', Clock::milliseconds($lease), 'GT', ...$tie]);
     }
 
-    /** @return non-empty-list<string|int> */
-    public function release(#[\SensitiveParameter] string $token): array
+    /**
+     * Returns the release, after which the server turns late commands of the token away for a time.
+     *
+     * @return non-empty-list<string|int>
+     */
+    public function release(Call $call, float $time = 0.0): array
     {
-        return $this->command('RELEASE', $token, []);
+        $leave = ['LEAVE', Clock::milliseconds(min($time, self::LONGEST_LEAVE))];
+        return $this->command('RELEASE', $call, $time > 0.0 ? $leave : []);
     }
 
     /**
@@ -96,27 +107,16 @@ final class Options
      *
      * @return non-empty-list<string|int>
      */
-    public function releaseAfter(#[\SensitiveParameter] string $token, float $rest): array
+    public function releaseAfter(Call $call, float $rest): array
     {
         $untie = $this->session ? ['NOSESSION'] : [];
-        return $this->command('EXTEND', $token, ['PX', Clock::milliseconds($rest), ...$untie]);
-    }
-
-    /**
-     * Returns the release after which the server turns late commands of the token away.
-     *
-     * @return non-empty-list<string|int>
-     */
-    public function leave(#[\SensitiveParameter] string $token, float $seconds): array
-    {
-        $milliseconds = Clock::milliseconds(min($seconds, self::LONGEST_LEAVE));
-        return $this->command('RELEASE', $token, ['LEAVE', $milliseconds]);
+        return $this->command('EXTEND', $call, ['PX', Clock::milliseconds($rest), ...$untie]);
     }
 
     /** @return non-empty-list<string|int> */
-    public function cancel(#[\SensitiveParameter] string $token): array
+    public function cancel(Call $call): array
     {
-        return $this->command('CANCEL', $token, []);
+        return $this->command('CANCEL', $call, []);
     }
 
     /** Checks a time that is greater than 0. */
@@ -145,35 +145,16 @@ final class Options
         self::require($lease > $this->margin, 'lease must be greater than margin');
     }
 
-    /** @return non-empty-list<string|int> the words of a command that asks for the grant */
-    private function grant(): array
-    {
-        return [
-            'PX', Clock::milliseconds($this->lease),
-            ...($this->shared || $this->limit !== null ? ['SHARED'] : []),
-            ...($this->limit === null ? [] : ['LIMIT', $this->limit, 'PERMITS', $this->permits ?? 1]),
-            ...($this->data === null ? [] : ['DATA', $this->data]),
-        ];
-    }
-
-    /** @return list<string|int> */
-    private function replicas(float $within): array
-    {
-        return $this->replicas === null
-            ? []
-            : ['REPLICAS', $this->replicas, 'WITHIN', Clock::milliseconds($within)];
-    }
-
     /**
      * @param list<string|int> $words behind the token
      * @return non-empty-list<string|int>
      */
-    private function command(string $name, #[\SensitiveParameter] string $token, array $words): array
+    private function command(string $name, Call $call, array $words): array
     {
         $keys = $this->keys;
         return count($keys) > 1
-            ? ["LOCK.M$name", count($keys), ...$keys, $token, ...$words]
-            : ["LOCK.$name", $keys[0], $token, ...$words];
+            ? ["LOCK.M$name", count($keys), ...$keys, $call->token(), ...$words]
+            : ["LOCK.$name", $keys[0], $call->token(), ...$words];
     }
 
     private static function isDuration(float $seconds): bool

@@ -12,12 +12,10 @@ namespace RedisLock;
  */
 final class PhpRedisCluster implements Client
 {
-    /** The most keys that are noted. */
-    private const KEYS = 1000;
-
     /** @var array<string, true> keys whose slot has a node. Without one `rawCommand()` crashes. */
     private array $served = [];
-    private bool $lacksSlots = false;
+    /** The key of the next command. */
+    private string $key = '';
 
     public function __construct(private readonly \RedisCluster $cluster)
     {
@@ -35,40 +33,29 @@ final class PhpRedisCluster implements Client
 
     public function open(string $key, float $until): void
     {
-        if (isset($this->served[$key])) {
-            return;
-        }
-        try {
-            $this->cluster->exists($key);
-            if (count($this->served) >= self::KEYS) {
-                $this->served = [];
-            }
-            $this->served[$key] = true;
-        } catch (\RedisClusterException|\RedisException $thrown) {
-            $this->lacksSlots = str_contains($thrown->getMessage(), 'not covered');
-            throw $this->failure($thrown);
-        }
-    }
-
-    public function exchange(
-        string $key,
-        #[\SensitiveParameter] array $words,
-        Call $call,
-        float $until,
-    ): mixed {
         if ($this->cluster->getMode() !== \Redis::ATOMIC) {
             throw new \LogicException('redis is in a MULTI, which would delay the lock');
         }
-        $began = Clock::now();
+        if (!isset($this->served[$key])) {
+            $this->cluster->exists($key);
+            // Only the latest keys, so that their number has a limit.
+            $this->served = [$key => true] + array_slice($this->served, 0, 999);
+        }
+        $this->key = $key;
+    }
+
+    public function exchange(#[\SensitiveParameter] array $words, Call $call, float $until): mixed
+    {
         try {
-            return $this->send($key, $words);
+            return $this->send($this->prefix() . $this->key, $words);
         } catch (\RedisClusterException|\RedisException $thrown) {
-            $now = Clock::now();
-            if ($now - $began >= 0.9 * $this->patience() || $until - $now < $this->patience()) {
-                throw new Unavailable('no answer from the cluster in time', true);
+            // A redirection and a failure look the same, so a late reply may be on its way.
+            $this->close();
+            if ($until - Clock::now() < $this->patience()) {
+                throw $thrown;
             }
         }
-        return $this->follow($key, $words, $call);
+        return $this->follow($words, $call);
     }
 
     public function close(): void
@@ -80,34 +67,20 @@ final class PhpRedisCluster implements Client
         }
     }
 
-    public function abandon(): void
-    {
-        $this->close();
-    }
-
-    public function findsServers(): bool
-    {
-        return !$this->lacksSlots;
-    }
-
     public function name(): string
     {
         return 'the cluster';
     }
 
-    /**
-     * Sends a command again after a redirection or a failure, which look the same, so the command before
-     * may have been executed.
-     */
-    private function follow(string $key, #[\SensitiveParameter] array $words, Call $call): mixed
+    /** Sends a command again. The one before may have been executed. */
+    private function follow(#[\SensitiveParameter] array $words, Call $call): mixed
     {
         try {
             // It follows MOVED, and notes the new node of the slot.
-            $this->cluster->exists(substr($key, strlen($this->prefix())));
+            $this->cluster->exists($this->key);
             $call->unanswered++;
-            return $this->send($key, $words);
-        } catch (\RedisClusterException|\RedisException $thrown) {
-            $failure = $this->failure($thrown);
+            return $this->send($this->prefix() . $this->key, $words);
+        } catch (\RedisClusterException|\RedisException $failure) {
         }
         // Only the node to which the slot moves executes a command after ASKING.
         foreach ($this->cluster->_masters() as $node) {
@@ -120,13 +93,6 @@ final class PhpRedisCluster implements Client
             }
         }
         throw $failure;
-    }
-
-    private function failure(\Exception $thrown): ErrorReply|Unavailable
-    {
-        return str_contains($thrown->getMessage(), 'CLUSTERDOWN')
-            ? new ErrorReply('CLUSTERDOWN the cluster is down')
-            : PhpRedis::failure($thrown, $this->name());
     }
 
     /** @param string|array{string, int} $node the key, or the address of a node */

@@ -6,7 +6,7 @@ namespace RedisLock;
 
 use Predis\ClientInterface;
 use Predis\Command\RawCommand;
-use Predis\CommunicationException;
+use Predis\Connection\ConnectionException;
 use Predis\Connection\NodeConnectionInterface;
 use Predis\Response\ErrorInterface;
 use Predis\Response\Status;
@@ -21,26 +21,25 @@ final class Predis implements Client
     /** The aggregates that choose the node of a command. Their namespaces differ between versions. */
     private const AGGREGATES = ['RedisCluster', 'SentinelReplication', 'MasterSlaveReplication'];
 
-    private readonly \SensitiveParameterValue $connection;
+    private readonly string $prefix;
+    private readonly object $connection;
     private readonly string $kind;
     /** The node of the latest command. */
-    private ?\SensitiveParameterValue $latest = null;
-    /** @var array<string, \SensitiveParameterValue> the nodes that a cluster no longer asks */
+    private ?NodeConnectionInterface $latest = null;
+    /** The slot of the key of the next command in a cluster. */
+    private ?int $slot = null;
+    /** @var array<string, NodeConnectionInterface> the nodes that a cluster no longer asks */
     private array $failed = [];
 
-    public function __construct(private readonly string $prefix, #[\SensitiveParameter] object $connection)
+    public function __construct(ClientInterface $client)
     {
-        $this->connection = new \SensitiveParameterValue($connection);
-        $this->kind = (new \ReflectionClass($connection))->getShortName();
-        $isNode = $connection instanceof NodeConnectionInterface;
+        $this->prefix = $client->getOptions()->prefix?->getPrefix() ?? '';
+        $this->connection = $client->getConnection();
+        $this->kind = (new \ReflectionClass($this->connection))->getShortName();
+        $isNode = $this->connection instanceof NodeConnectionInterface;
         if (!$isNode && !in_array($this->kind, self::AGGREGATES, true)) {
             throw new \InvalidArgumentException("redis: Predis's $this->kind isn't supported");
         }
-    }
-
-    public static function of(ClientInterface $client): self
-    {
-        return new self($client->getOptions()->prefix?->getPrefix() ?? '', $client->getConnection());
     }
 
     public function prefix(): string
@@ -50,177 +49,119 @@ final class Predis implements Client
 
     public function patience(): float
     {
-        $node = $this->latest?->getValue();
-        // The time to connect was set when it was made.
-        return $node === null || $node->isConnected() ? INF : (float) ($node->getParameters()->timeout ?? 5.0);
+        return INF;
     }
 
     public function open(string $key, float $until): void
     {
-        $this->guarded(fn () => $this->node($this->command($this->prefix . $key, ['LOCK.CHECK']))->connect());
+        if ($this->kind === 'RedisCluster') {
+            $strategy = $this->connection->getClusterStrategy();
+            $this->slot = $strategy->getSlotByKey($this->prefix . $key);
+        }
+        $this->node()->connect();
     }
 
-    public function exchange(
-        string $key,
-        #[\SensitiveParameter] array $words,
-        Call $call,
-        float $until,
-    ): mixed {
-        $command = $this->command($key, $words);
-        $reply = $this->guarded(function () use ($command, $until): mixed {
-            $reply = $this->ask($this->node($command), $command, $until);
-            return $this->follow($reply, $command, $until);
-        });
+    public function exchange(#[\SensitiveParameter] array $words, Call $call, float $until): mixed
+    {
+        $reply = $this->ask($this->node(), $words, $until);
+        if ($reply instanceof ErrorInterface) {
+            $reply = $this->follow($reply, $words, $until);
+        }
         return match (true) {
             $reply instanceof ErrorInterface => throw new ErrorReply($reply->getMessage()),
-            $reply instanceof Status => throw new Queued(),
+            $reply instanceof Status => true,
             default => $reply,
         };
     }
 
     public function close(): void
     {
-        if ($this->latest !== null) {
-            $this->forget($this->latest->getValue());
+        $this->connection->disconnect();
+        if ($this->latest !== null && $this->kind === 'RedisCluster') {
+            $this->leaveOut($this->latest);
+        } elseif ($this->latest !== null && $this->kind === 'SentinelReplication') {
+            $this->connection->remove($this->latest);
         }
-    }
-
-    public function abandon(): void
-    {
-        $connection = $this->connection();
-        $connection->disconnect();
         if ($this->kind === 'SentinelReplication') {
-            $this->guarded(fn () => $connection->getSentinelConnection()->disconnect());
+            // A process that was forked asks on a connection of its own.
+            $this->connection->getSentinelConnection()->disconnect();
         }
-    }
-
-    public function findsServers(): bool
-    {
-        return $this->kind === 'RedisCluster';
     }
 
     public function name(): string
     {
-        return $this->latest === null ? 'the server' : (string) $this->latest->getValue();
+        return (string) ($this->latest ?? 'the server');
     }
 
-    private function connection(): object
+    /** Has a cluster ask another node, or any of them if all have failed. */
+    private function leaveOut(NodeConnectionInterface $node): void
     {
-        return $this->connection->getValue();
-    }
-
-    /** @param non-empty-list<string> $words */
-    private function command(string $key, #[\SensitiveParameter] array $words): RawCommand
-    {
-        $command = RawCommand::create(...$words);
-        if ($this->kind === 'RedisCluster') {
-            $command->setSlot($this->connection()->getClusterStrategy()->getSlotByKey($key));
+        $this->failed[(string) $node] = $node;
+        $this->connection->remove($node);
+        if (count($this->connection) === 0) {
+            array_map($this->connection->add(...), $this->failed);
+            $this->failed = [];
         }
-        return $command;
     }
 
-    /** Returns the node that executes a command. An aggregate may have to connect for this. */
-    private function node(#[\SensitiveParameter] RawCommand $command): NodeConnectionInterface
+    /** Returns the node of the next command. An aggregate may have to connect for this. */
+    private function node(): NodeConnectionInterface
     {
-        $connection = $this->connection();
-        $node = match (true) {
+        $connection = $this->connection;
+        $command = RawCommand::create('LOCK.CHECK');
+        return $this->latest = match (true) {
             $connection instanceof NodeConnectionInterface => $connection,
+            $this->slot !== null => $connection->getConnectionBySlot($this->slot),
             method_exists($connection, 'getConnectionByCommand') =>
                 $connection->getConnectionByCommand($command),
             default => $connection->getConnection($command),
         };
-        $this->latest = new \SensitiveParameterValue($node);
-        return $node;
     }
 
     /**
      * Follows a redirection, whose node the aggregate notes. It would wait without a limit if it
      * followed by itself.
      */
-    private function follow(mixed $reply, #[\SensitiveParameter] RawCommand $command, float $until): mixed
-    {
-        $text = $reply instanceof ErrorInterface ? $reply->getMessage() : '';
-        if (!preg_match('/^(MOVED|ASK) (\d+) (.*):(\d+)$/', $text, $found)) {
+    private function follow(
+        ErrorInterface $reply,
+        #[\SensitiveParameter] array $words,
+        float $until,
+    ): mixed {
+        if (!preg_match('/^(MOVED|ASK) (\d+) (.*):(\d+)$/', $reply->getMessage(), $found)) {
             return $reply;
         }
         [, $kind, $slot, $host, $port] = $found;
-        $cluster = $this->connection();
+        $cluster = $this->connection;
         if ($kind === 'ASK') {
             $node = $cluster->getConnectionFactory()->create(['host' => $host, 'port' => $port]);
-            $this->ask($node, RawCommand::create('ASKING'), $until);
-            return $this->ask($node, $command, $until);
+            $this->ask($node, ['ASKING'], $until);
+            return $this->ask($node, $words, $until);
         }
         // The node stays, but not for this slot.
-        $cluster->remove($this->latest->getValue());
-        $cluster->add($this->latest->getValue());
+        $cluster->remove($this->latest);
+        $cluster->add($this->latest);
         $slots = method_exists($cluster, 'setSlots') ? $cluster : $cluster->getSlotMap();
         $slots->setSlots($slot, $slot, "$host:$port");
-        return $this->ask($this->node($command), $command, $until);
+        return $this->ask($this->node(), $words, $until);
     }
 
     /** Sends a command, and waits for its reply until a time. */
     private function ask(
         #[\SensitiveParameter] NodeConnectionInterface $node,
-        #[\SensitiveParameter] RawCommand $command,
+        #[\SensitiveParameter] array $words,
         float $until,
     ): mixed {
-        try {
-            $node->writeRequest($command);
-            $stream = $node->getResource();
-            while (!self::isReadable($stream, $left = $until - Clock::now())) {
-                if ($left <= 0) {
-                    throw new Unavailable("no answer from $node in time", true);
-                }
+        $command = RawCommand::create(...$words);
+        $node->writeRequest($command);
+        $stream = $node->getResource();
+        do {
+            [$reads, $none, $left] = [[$stream], null, $until - Clock::now()];
+            if ($left <= 0) {
+                throw new ConnectionException($node, 'no reply in time');
             }
-            return $node->readResponse($command);
-        } catch (\Throwable $thrown) {
-            $this->forget($node);
-            throw $thrown;
-        }
-    }
-
-    /** Returns false if a signal came, or nothing within a time. */
-    private static function isReadable($stream, float $seconds): bool
-    {
-        [$reads, $none, $microseconds] = [[$stream], null, (int) (max(0.0, min($seconds, 10.0)) * 1e6)];
-        return @stream_select($reads, $none, $none, 0, $microseconds) === 1;
-    }
-
-    /** Closes a node's connection, and has the aggregate look for the node anew. */
-    private function forget(#[\SensitiveParameter] NodeConnectionInterface $node): void
-    {
-        $node->disconnect();
-        $connection = $this->connection();
-        if ($connection === $node) {
-            return;
-        }
-        $connection->remove($node);
-        if ($this->kind !== 'RedisCluster') {
-            return;
-        }
-        $this->failed[(string) $node] = new \SensitiveParameterValue($node);
-        if (count($connection) === 0) {
-            // All of them failed, so the next attempt begins with any of them.
-            array_map(fn (\SensitiveParameterValue $it) => $connection->add($it->getValue()), $this->failed);
-            $this->failed = [];
-        }
-    }
-
-    /**
-     * @template T
-     * @param \Closure(): T $work
-     * @return T
-     */
-    private function guarded(#[\SensitiveParameter] \Closure $work): mixed
-    {
-        try {
-            return $work();
-        } catch (CommunicationException $thrown) {
-            $this->forget($thrown->getConnection());
-            throw ErrorReply::of($thrown->getMessage()) ?? PhpRedis::failure($thrown, $this->name());
-        } catch (\Predis\PredisException $thrown) {
-            // No node or Sentinel is left.
-            throw ErrorReply::of($thrown->getMessage()) ?? new Unavailable($thrown->getMessage());
-        }
+            // A signal ends it with false.
+            $microseconds = (int) (1e6 * min($left, 10.0));
+        } while (@stream_select($reads, $none, $none, 0, $microseconds) !== 1);
+        return $node->readResponse($command);
     }
 }

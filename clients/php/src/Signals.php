@@ -12,12 +12,13 @@ namespace RedisLock;
  */
 final class Signals
 {
-    private static bool $areDeferred = false;
+    /** Seconds of a wait between two points at which the handlers run. */
+    public const SLICE = 0.15;
 
-    /** Returns true if the program's handlers run at any time. */
-    public static function areAsynchronous(): bool
+    /** Returns the longest time in seconds that a command may wait. */
+    public static function longestSlice(): float
     {
-        return self::$areDeferred || (function_exists('pcntl_async_signals') && pcntl_async_signals());
+        return self::areAsynchronous() ? self::SLICE : INF;
     }
 
     /**
@@ -29,17 +30,21 @@ final class Signals
      */
     public static function after(#[\SensitiveParameter] \Closure $work): mixed
     {
-        if (self::$areDeferred || !self::areAsynchronous()) {
+        if (!self::areAsynchronous()) {
             return $work();
         }
         pcntl_async_signals(false);
-        self::$areDeferred = true;
         try {
             return $work();
         } finally {
-            self::$areDeferred = false;
             pcntl_async_signals(true);
             pcntl_signal_dispatch();
         }
+    }
+
+    /** Returns true if the program's handlers run at any time. */
+    private static function areAsynchronous(): bool
+    {
+        return function_exists('pcntl_async_signals') && pcntl_async_signals();
     }
 }

@@ -88,24 +88,14 @@ function waiters(string $key): int
     return $info[array_search('waiters', $info, true) + 1];
 }
 
-/** Starts a proxy that ends a connection before it passes on the first reply to this command. Returns its port. */
-function proxy_that_loses_a_reply(string $command): int
+/** Starts a proxy that ends a connection in place of this command, or of its reply, once. Returns its port. */
+function proxy_that_loses(string $what, string $command): int
 {
-    return proxy(function (string $words, $server) use ($command, &$hasLost): ?string {
-        $reply = replied($words, $server);
+    return proxy(function (string $words, $server) use ($what, $command, &$hasLost): ?string {
         $isLost = !$hasLost && str_contains($words, $command);
         $hasLost = $hasLost || $isLost;
+        $reply = $isLost && $what === 'command' ? null : replied($words, $server);
         return $isLost ? null : $reply;
-    });
-}
-
-/** Starts a proxy that ends a connection in place of passing on this command for the first time. Returns its port. */
-function proxy_that_loses_a_command(string $command): int
-{
-    return proxy(function (string $words, $server) use ($command, &$hasLost): ?string {
-        $isLost = !$hasLost && str_contains($words, $command);
-        $hasLost = $hasLost || $isLost;
-        return $isLost ? null : replied($words, $server);
     });
 }
 
@@ -173,26 +163,34 @@ function answer_of_child(callable $work): string
 }
 
 /**
- * Installs a package with Composer as its README says, with empty packages in place of those that a
- * registry has, and returns what the program prints.
+ * Installs a package with Composer in each way of its README, with empty packages in place of those that
+ * a registry has.
  *
  * @param array<string, string> $stubs versions of the empty packages
+ * @return list<string> what the program prints
  */
-function installed(string $readme, array $stubs, string $program): string
+function installed(string $readme, array $stubs, string $program): array
 {
-    preg_match('/^```json\n(.*?)^```/ms', file_get_contents($readme), $found);
-    $project = json_decode(strtr($found[1], ['../redis-lock/' => realpath(__DIR__ . '/../../..') . '/']), true);
-    $project['repositories'][] = ['packagist.org' => false];
-    foreach ($stubs as $name => $version) {
-        $project['repositories'][] = ['type' => 'package', 'package' => ['name' => $name, 'version' => $version, 'type' => 'metapackage']];
-    }
-    $folder = sys_get_temp_dir() . '/composer-' . getmypid();
-    mkdir($folder);
-    file_put_contents("$folder/composer.json", json_encode($project));
+    preg_match_all('/^```json\n(.*?)^```/ms', file_get_contents($readme), $found);
+    [$clone, $folder] = [realpath(__DIR__ . '/../../..'), sys_get_temp_dir() . '/composer-' . getmypid()];
+    $git = 'git -c user.name=t -c user.email=t@t';
+    exec("mkdir -p $folder/clone/clients && cp -rL $clone/clients/php $folder/clone/clients && cd $folder/clone"
+        . " && git init -q -b main && git add -A && $git commit -qm t");
+    $here = ['../redis-lock/' => "$clone/", 'https://github.com/redis-lock/redis-lock' => "file://$folder/clone"];
+    $repository = fn (string $name, string $version) =>
+        ['type' => 'package', 'package' => ['name' => $name, 'version' => $version, 'type' => 'metapackage']];
     file_put_contents("$folder/program.php", "<?php require 'vendor/autoload.php'; $program");
-    exec("cd $folder && COMPOSER_ALLOW_SUPERUSER=1 composer --no-interaction --quiet install 2>&1 && php program.php 2>&1", $said);
-    exec("rm -r $folder");
-    return implode("\n", $said);
+    $said = array_map(function (string $json) use ($here, $stubs, $repository, $folder): string {
+        $project = json_decode(strtr($json, $here), true);
+        array_push($project['repositories'], ['packagist.org' => false]);
+        array_push($project['repositories'], ...array_map($repository, array_keys($stubs), $stubs));
+        file_put_contents("$folder/composer.json", json_encode($project));
+        $install = 'COMPOSER_ALLOW_SUPERUSER=1 composer --no-interaction --quiet install';
+        exec("cd $folder && rm -rf vendor composer.lock && $install 2>&1 && php program.php 2>&1", $said);
+        return implode("\n", $said);
+    }, $found[1]);
+    exec("rm -rf $folder");
+    return $said;
 }
 
 /** @return list<string> the whole programs of a document, in their order */
@@ -202,6 +200,19 @@ function programs(string $document): array
     $clone = var_export(realpath(__DIR__ . '/../../..'), true);
     $here = ["__DIR__ . '/../redis-lock/" => "$clone . '/", '6379' => (string) port()];
     return array_map(fn (string $program) => strtr($program, $here), $found[1]);
+}
+
+/** @return list<string> what a program prints that waits for `orders:42`, and what its second process prints */
+function outputs_of_two(string $program): array
+{
+    call('LOCK.ACQUIRE', 'orders:42', 'other', 'PX', 600000);
+    $outputs = [];
+    foreach ([1, 2] as $count) {
+        $outputs[] = started($program);
+        until("$count wait", fn () => waiters('orders:42') === $count);
+    }
+    call('LOCK.RELEASE', 'orders:42', 'other');
+    return array_map(stream_get_contents(...), $outputs);
 }
 
 /**

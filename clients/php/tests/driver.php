@@ -18,7 +18,6 @@ use RedisLock\NotAcquired;
 use RedisLock\NotHeld;
 use RedisLock\NotReplicated;
 use RedisLock\Observer;
-use RedisLock\ServerError;
 use RedisLock\Unavailable;
 
 require __DIR__ . '/../autoload.php';
@@ -56,14 +55,15 @@ final class Events extends Observer
     }
 }
 
-/** Returns the given fields of an order, with the names of the library's arguments. */
-function arguments(array $order, array $names): array
+/** Returns the given fields of an order as named arguments of the library. */
+function arguments(array $order, string ...$fields): array
 {
     $arguments = [];
-    foreach ($names as $field => $name) {
-        if (isset($order[$field])) {
-            $isTime = str_ends_with($field, '_ms');
-            $arguments[$name] = $isTime ? seconds($order[$field]) : $order[$field];
+    foreach (array_filter($order, is_scalar(...)) as $field => $value) {
+        $isTime = str_ends_with($field, '_ms');
+        $name = lcfirst(str_replace('_', '', ucwords($isTime ? substr($field, 0, -3) : $field, '_')));
+        if (in_array($field, $fields, true)) {
+            $arguments[$name] = $isTime ? seconds($value) : $value;
         }
     }
     return $arguments;
@@ -78,12 +78,12 @@ function seconds(int|float|string $ms): float
 /** Returns locks over a client. If no server is there now, over a function that makes the client. */
 function locksOf(array $order, string $client): Locks
 {
-    $options = ['observer' => new Events()] + arguments($order, ['command_timeout_ms' => 'commandTimeout']);
+    $options = ['observer' => new Events()] + arguments($order, 'command_timeout_ms');
     $make = fn (float $seconds) => $client === 'predis' ? predisOf($order, $seconds) : phpRedisOf($order, $seconds);
     try {
         // Only a function finds the primary again, and the slots that no node served at first.
         $isGiven = !isset($order['sentinel']) && !($order['cluster'] && $client === 'php');
-        $redis = !$isGiven ? $make : $make(attempt($options['commandTimeout'] ?? 1.0));
+        $redis = !$isGiven ? $make : $make(min(max($options['commandTimeout'] ?? 1.0, 0.1), 1.0));
         if ($redis instanceof Predis\Client && !$order['cluster']) {
             $redis->connect();
         }
@@ -91,12 +91,6 @@ function locksOf(array $order, string $client): Locks
         $redis = $make;
     }
     return new Locks($redis, ...$options);
-}
-
-/** Returns the time limit of a client that is made once. */
-function attempt(float $timeout): float
-{
-    return $timeout > 0.0 ? min($timeout, 1.0) : 1.0;
 }
 
 /** A cluster's times are set once: a third of the limit, so that there is time for another attempt. */
@@ -154,19 +148,9 @@ function predisOf(array $order, float $seconds): Predis\Client
 
 function lockOf(array $order, Locks $locks): Lock
 {
-    return $locks->lock($order['keys'], ...arguments($order, [
-        'lease_ms' => 'lease',
-        'wait_ms' => 'wait',
-        'shared' => 'shared',
-        'limit' => 'limit',
-        'permits' => 'permits',
-        'session' => 'session',
-        'keep_ms' => 'keep',
-        'margin_ms' => 'margin',
-        'at_least_ms' => 'atLeast',
-        'data' => 'data',
-        'replicas' => 'replicas',
-    ]));
+    $times = ['lease_ms', 'wait_ms', 'keep_ms', 'margin_ms', 'at_least_ms'];
+    $others = ['shared', 'limit', 'permits', 'session', 'data', 'replicas'];
+    return $locks->lock($order['keys'], ...arguments($order, ...$times, ...$others));
 }
 
 /** Returns the wait of an order, where null means without a limit. */
@@ -199,18 +183,14 @@ function acquire(Lock $lock, array $order, ?Grant &$held): array
 
 function block(Lock $lock, array $order): array
 {
-    try {
-        $fence = cancellable(fn () => $lock->using(function (Grant $grant) use ($order): int {
-            global $waits;
-            $waits = false;
-            say(['event' => 'in', 'lock' => $order['lock']]);
-            usleep(1000 * $order['work_ms']);
-            return isset($order['fail']) ? throw new DomainException($order['fail']) : $grant->fence;
-        }, waitOf($order)));
-        return ['ok' => true, 'fence' => $fence];
-    } catch (DomainException $failure) {
-        return ['error' => 'failed', 'text' => $failure->getMessage()];
-    }
+    $fence = cancellable(fn () => $lock->using(function (Grant $grant) use ($order): int {
+        global $waits;
+        $waits = false;
+        say(['event' => 'in', 'lock' => $order['lock']]);
+        usleep(1000 * $order['work_ms']);
+        return isset($order['fail']) ? throw new DomainException($order['fail']) : $grant->fence;
+    }, waitOf($order)));
+    return ['ok' => true, 'fence' => $fence];
 }
 
 /** Returns every text form of a value. */
@@ -219,13 +199,7 @@ function texts(mixed $value): string
     ob_start();
     var_dump($value);
     $texts = ob_get_clean() . print_r($value, true) . json_encode($value) . print_r((array) $value, true);
-    $texts .= @var_export($value, true);
-    try {
-        $texts .= serialize($value);
-    } catch (Throwable $refusal) {
-        $texts .= $refusal;
-    }
-    return $texts;
+    return $texts . @var_export($value, true) . print_r(answer(fn () => [serialize($value)]), true);
 }
 
 function obey(Lock $lock, Locks $locks, ?Grant &$grant, array $order): array
@@ -244,26 +218,31 @@ function obey(Lock $lock, Locks $locks, ?Grant &$grant, array $order): array
     };
 }
 
+/** The names of errors by their classes. */
+const ERRORS = [
+    InvalidArgumentException::class => 'argument',
+    TypeError::class => 'argument',
+    NotAcquired::class => 'not_acquired',
+    LockLost::class => 'lost',
+    Cancelled::class => 'cancelled',
+    Deadlock::class => 'deadlock',
+    Unavailable::class => 'unavailable',
+    ModuleMissing::class => 'module_missing',
+    NotReplicated::class => 'not_replicated',
+    NotHeld::class => 'misuse',
+    DomainException::class => 'failed',
+    Throwable::class => 'other',
+];
+
 function answer(callable $work): array
 {
     try {
         return $work();
     } catch (Throwable $thrown) {
         $isDenial = preg_match('/^(NOPERM|NOAUTH|WRONGPASS) /', $thrown->getMessage());
-        $name = match (true) {
-            $thrown instanceof InvalidArgumentException, $thrown instanceof TypeError => 'argument',
-            $thrown instanceof NotAcquired => 'not_acquired',
-            $thrown instanceof LockLost => 'lost',
-            $thrown instanceof Cancelled => 'cancelled',
-            $thrown instanceof Deadlock => 'deadlock',
-            $thrown instanceof Unavailable => 'unavailable',
-            $thrown instanceof ModuleMissing => 'module_missing',
-            $thrown instanceof NotReplicated => 'not_replicated',
-            $thrown instanceof NotHeld => 'misuse',
-            $thrown instanceof ServerError && $isDenial => 'denied',
-            default => 'other',
-        };
-        return ['error' => $name, 'text' => $thrown . print_r($thrown->getTrace(), true)];
+        $names = array_filter(ERRORS, fn ($class) => $thrown instanceof $class, ARRAY_FILTER_USE_KEY);
+        $text = $thrown . print_r($thrown->getTrace(), true);
+        return ['error' => $isDenial ? 'denied' : reset($names), 'text' => $text];
     }
 }
 

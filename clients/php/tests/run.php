@@ -20,6 +20,8 @@ require __DIR__ . '/predis.php';
 require __DIR__ . '/server.php';
 require __DIR__ . '/checks.php';
 
+const README = __DIR__ . '/../README.md';
+
 /** Collects what the observer hears. */
 final class Heard extends Observer
 {
@@ -70,70 +72,82 @@ function test_a_client_lends_its_database_and_prefix(): void
     }
 }
 
-/** @return array<int, mixed> the values of options that change what phpredis sends and reads */
-function options_of(Redis $redis): array
+/** Calls the work with a client that has a login, a database and options, and with another connection. */
+function with_busy_client(callable $work): void
 {
-    $names = [
-        Redis::OPT_SERIALIZER, Redis::OPT_PREFIX, Redis::OPT_REPLY_LITERAL, Redis::OPT_NULL_MULTIBULK_AS_NULL,
-        Redis::OPT_READ_TIMEOUT, Redis::OPT_MAX_RETRIES, Redis::OPT_TCP_KEEPALIVE,
-    ];
-    return array_combine($names, array_map($redis->getOption(...), $names));
-}
-
-function busy_client(): Redis
-{
-    $redis = connection();
+    [$redis, $other] = [connection(), connection()];
     call('CONFIG', 'SET', 'requirepass', 'hunter2');
-    $redis->auth('hunter2');
+    array_map(fn (Redis $it) => $it->auth('hunter2'), [$redis, $other]);
     $redis->select(2);
-    $redis->setOption(Redis::OPT_SERIALIZER, Redis::SERIALIZER_PHP);
-    $redis->setOption(Redis::OPT_PREFIX, 'p:');
-    $redis->setOption(Redis::OPT_REPLY_LITERAL, true);
-    $redis->setOption(Redis::OPT_NULL_MULTIBULK_AS_NULL, true);
-    $redis->setOption(Redis::OPT_READ_TIMEOUT, 7.5);
-    $redis->setOption(Redis::OPT_MAX_RETRIES, 3);
-    return $redis;
+    $options = [
+        Redis::OPT_SERIALIZER => Redis::SERIALIZER_PHP, Redis::OPT_PREFIX => 'p:',
+        Redis::OPT_REPLY_LITERAL => true, Redis::OPT_NULL_MULTIBULK_AS_NULL => true,
+        Redis::OPT_READ_TIMEOUT => 7.5, Redis::OPT_MAX_RETRIES => 0, Redis::OPT_TCP_KEEPALIVE => 1,
+    ];
+    array_map($redis->setOption(...), array_keys($options), $options);
+    try {
+        $work($redis, $other);
+    } finally {
+        $other->rawCommand('CONFIG', 'SET', 'requirepass', '');
+    }
 }
 
-function test_the_options_of_the_client_change_no_command_and_stay(): void
+/** @return array<int, mixed> the settings that change what phpredis sends and reads */
+function settings_of(Redis $redis): array
 {
-    $redis = busy_client();
-    try {
-        $before = options_of($redis);
+    $constants = (new ReflectionClass(Redis::class))->getConstants();
+    $options = array_filter($constants, fn (string $name) => str_starts_with($name, 'OPT_'), ARRAY_FILTER_USE_KEY);
+    return [...array_map($redis->getOption(...), $options), 'database' => $redis->getDbNum()];
+}
+
+function kill_others(Redis $redis): void
+{
+    $redis->rawCommand('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+}
+
+function test_the_settings_of_the_client_change_no_command_and_stay(): void
+{
+    with_busy_client(function (Redis $redis): void {
+        $before = settings_of($redis);
         $redis->rawCommand('NOSUCH');
         $locks = new Locks($redis);
         $grant = $locks->lock('k', data: 'why')->acquire();
         same([null, null], [$locks->lock('k')->tryAcquire(), $redis->getLastError()], 'another one, the error before');
         $redis->set('v', ['a value']);
         same([true, true, ['a value']], [$grant->extend(60.0), $grant->release(), $redis->get('v')], 'extended, released');
-        same($before, options_of($redis), 'the options');
-    } finally {
-        $redis->rawCommand('CONFIG', 'SET', 'requirepass', '');
-    }
+        same($before, settings_of($redis), 'the settings');
+    });
 }
 
-/** After a lost connection phpredis fails for good. */
-function test_the_client_is_as_before_after_a_lost_connection_and_after_a_late_reply(): void
+/** phpredis fails for good after a lost connection, and takes a late reply for the next one. */
+function test_the_client_is_as_before_after_an_outage(): void
 {
-    $redis = busy_client();
-    $before = options_of($redis);
-    $kill = function (): void {
-        $other = connection();
-        $other->auth('hunter2');
-        $other->rawCommand('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-    };
-    try {
+    with_busy_client(function (Redis $redis, Redis $other): void {
+        $before = settings_of($redis);
         $locks = new Locks($redis, commandTimeout: 0.4);
-        foreach (['lost' => $kill, 'late' => fn () => stopped(fn () => thrown($locks->lock('late')->tryAcquire(...)))] as $how => $break) {
-            $grant = $locks->lock('k')->acquire();
-            $redis->set('v', $how);
+        $set_password = fn (string $password) => $other->rawCommand('CONFIG', 'SET', 'requirepass', $password);
+        $outages = [
+            'in the program, before the first lock' => function () use ($redis, $other): void {
+                kill_others($other);
+                thrown(fn () => $redis->get('v'));
+            },
+            'a lost connection' => fn () => kill_others($other),
+            'a late reply' => fn () => stopped(fn () => thrown($locks->lock('late')->tryAcquire(...))),
+            'a wrong password' => function () use ($redis, $other, $locks, $set_password): void {
+                $set_password('another');
+                kill_others($other);
+                same(ServerError::class, thrown($locks->lock('k')->isLocked(...))::class, 'a wrong password');
+                same(RedisException::class, thrown(fn () => $redis->set('v', 'x'))::class, "the program's command");
+                $set_password('hunter2');
+            },
+        ];
+        foreach ($outages as $how => $break) {
             $break();
-            same([true, $how], [$grant->release(), $redis->get('v')], "$how: released, and the database, login, serializer");
-            same([$before, 2], [options_of($redis), $redis->getDbNum()], "$how: the options");
+            same(true, $locks->lock('k')->acquire()->release(), "$how: released");
+            $redis->set('v', $how);
+            same([$how, $before], [$redis->get('v'), settings_of($redis)], "$how: the settings");
         }
-    } finally {
-        $redis->rawCommand('CONFIG', 'SET', 'requirepass', '');
-    }
+    });
 }
 
 function test_the_programs_commands_never_go_to_another_database(): void
@@ -146,22 +160,6 @@ function test_the_programs_commands_never_go_to_another_database(): void
     same([0, false], [(int) call('EXISTS', 'v'), $lock->isLocked()], 'the key in database 0, the next call');
     $redis->set('v', 'x');
     same([0, 'x'], [(int) call('EXISTS', 'v'), $redis->get('v')], 'the key later');
-}
-
-/** phpredis fails for good then. */
-function test_a_client_that_failed_in_the_program_is_connected_again(): void
-{
-    $redis = connection();
-    $redis->select(3);
-    $lock = (new Locks($redis))->lock('k');
-    $lock->using(fn () => null);
-    $redis->setOption(Redis::OPT_MAX_RETRIES, 0);
-    call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-    thrown(fn () => $redis->get('v'));
-    $grant = $lock->acquire();
-    $there = connection();
-    $there->select(3);
-    same([true, true], [$there->rawCommand('LOCK.CHECK', 'k', $grant->token()) > 0, $grant->release()], 'held there, released');
 }
 
 function test_a_transaction_or_a_pipeline_of_the_program_is_a_clear_error(): void
@@ -184,36 +182,43 @@ function test_a_transaction_or_a_pipeline_of_the_program_is_a_clear_error(): voi
     }
 }
 
+/** Its connection may have been lost meanwhile, and no later call comes. */
 function test_a_dropped_grant_is_released_and_told_as_a_loss(): void
 {
-    $log = tempnam(sys_get_temp_dir(), 'log');
-    ini_set('error_log', $log);
-    try {
+    ini_set('error_log', $log = tempnam(sys_get_temp_dir(), 'log'));
+    foreach ([fn () => null, fn () => kill_others(connection())] as $break) {
+        file_put_contents($log, '');
         $heard = new Heard();
         $lock = locks(observer: $heard)->lock('k');
         $grant = $lock->acquire();
         $token = $grant->token();
+        $break();
         unset($grant);
         same([null, ['granted', 'lost']], [call('LOCK.INFO', 'k'), $heard->lines], 'its holder, what the observer heard');
         $text = file_get_contents($log);
         same([1, false], [preg_match('/a grant of \["k"\] was dropped without a release/', $text), str_contains($text, $token)], $text);
-        $lock->acquire()->release();
         $lock->acquire()->detach();
         same([true, 1], [call('LOCK.INFO', 'k') !== null, count(file($log))], 'a detached one is held, lines');
-    } finally {
-        ini_set('error_log', '');
-        unlink($log);
+        call('DEL', 'k');
     }
+    ini_set('error_log', '');
+    unlink($log);
+}
+
+/** Returns the begin of a program that has locks. */
+function program_with_locks(string $arguments = ''): string
+{
+    return '<?php require ' . var_export(realpath(__DIR__ . '/../autoload.php'), true) . ';'
+        . '$make = function (float $seconds) { $redis = new Redis(); $redis->connect("' . HOST . '", ' . port() . '); return $redis; };'
+        . "\$locks = new RedisLock\\Locks(\$make, $arguments);";
 }
 
 function test_the_end_of_the_program_releases_its_locks(): void
 {
-    $start = 'require ' . var_export(realpath(__DIR__ . '/../autoload.php'), true) . '; $locks = new RedisLock\Locks('
-        . 'function (float $seconds) { $redis = new Redis(); $redis->connect("' . HOST . '", ' . port() . '); return $redis; });'
-        . '$grant = $locks->lock("k")->acquire(); echo $grant->fence > 0 ? "held\n" : "";';
+    $start = program_with_locks() . '$grant = $locks->lock("k")->acquire(); echo $grant->fence > 0 ? "held\n" : "";';
     $ends = ['its last line' => '', 'an exit' => 'exit(1);', 'an exception' => 'throw new Exception("of the program");'];
     foreach ($ends as $how => $end) {
-        $said = stream_get_contents(started("<?php $start $end"));
+        $said = stream_get_contents(started("$start $end"));
         same([true, 0], [str_starts_with($said, "held\n"), preg_match('/dropped/', $said)], "$how: $said");
         same(null, call('LOCK.INFO', 'k'), "after $how");
     }
@@ -266,17 +271,20 @@ function test_a_forked_process_holds_nothing_and_has_a_connection_of_its_own(): 
     foreach (['a client' => connection(), 'a function' => maker()] as $what => $redis) {
         $heard = new Heard();
         $locks = new Locks($redis, observer: $heard);
-        $grant = $locks->lock('k')->acquire();
-        $before = connections();
+        [$lock, $before] = [$locks->lock('k'), connections()];
+        $grant = $lock->acquire();
         $answer = answer_of_child(fn () => json_encode([
             thrown($grant->release(...))::class,
             [$grant->extend(10.0), $grant->left(), $grant->isLost(), $locks->releaseAll()],
-            $locks->lock('k')->tryAcquire(),
+            $lock->during($grant, fn () => 'the end of its block'),
+            $lock->tryAcquire(),
             $locks->lock('other')->acquire()?->release(),
             $heard->lines,
             connections() - $before,
         ]));
-        $expected = [NotHeld::class, [false, 0, false, 0], null, true, ['granted', 'waited: not acquired', 'granted'], 1];
+        $heard = ['granted', 'waited: not acquired', 'granted'];
+        $opened = $redis instanceof Redis ? 1 : 2;
+        $expected = [NotHeld::class, [false, 0, false, 0], 'the end of its block', null, true, $heard, $opened];
         same($expected, json_decode($answer), "$what: there");
         same([true, 1], [$grant->owned(), $locks->releaseAll()], "$what: here");
     }
@@ -337,46 +345,6 @@ function test_a_grant_of_another_token_is_an_outage_that_ends_the_connection(): 
     }
 }
 
-function test_a_block_that_a_forked_process_leaves_releases_nothing(): void
-{
-    $test = getmypid();
-    foreach (['returns' => fn () => 'done', 'throws' => fn () => throw new Exception('of the child')] as $how => $end) {
-        try {
-            locks()->lock('k')->using(function (Grant $grant) use ($how, $end): mixed {
-                $child = pcntl_fork();
-                if ($child === 0) {
-                    return $end();
-                }
-                ended($child);
-                return same(true, $grant->owned(), "held after the child $how");
-            });
-        } finally {
-            getmypid() === $test || posix_kill(getmypid(), SIGKILL);
-        }
-    }
-}
-
-/** PHP drops a signal that comes while phpredis throws. */
-function test_a_signal_ends_a_wait_though_the_server_stands_still(): void
-{
-    pcntl_signal(SIGALRM, fn () => throw new DomainException('stop'));
-    foreach ([true, false] as $isStopped) {
-        foreach (['phpredis' => connection(), 'Predis' => new Predis\Client(['host' => HOST, 'port' => port()])] as $name => $client) {
-            call('FLUSHALL');
-            call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
-            pcntl_async_signals(true);
-            $isStopped && signal_server(SIGSTOP);
-            pcntl_alarm(1);
-            [$thrown, $took] = timed(fn () => thrown(fn () => (new Locks($client, commandTimeout: 0.4))->lock('k')->acquire(INF)));
-            pcntl_async_signals(false);
-            signal_server(SIGCONT);
-            same(DomainException::class, $thrown::class, "$name: thrown");
-            in_time(1.0, $took, "$name: it");
-            until("$name: nobody waits", fn () => waiters('k') === 0);
-        }
-    }
-}
-
 /** phpredis would take the late reply for that of the next command. */
 function test_what_a_handler_of_a_signal_throws_doesnt_leave_a_late_reply(): void
 {
@@ -417,7 +385,7 @@ function test_a_session_has_a_connection_of_its_own_if_a_function_makes_it(): vo
     $thrown = thrown(fn () => $second->extend(10.0));
     call('ACL', 'SETUSER', 'default', '+lock.extend');
     same([ServerError::class, true], [$thrown::class, $second->owned()], 'a refused command, and it is held');
-    call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    kill_others(connection());
     same([false, true], [$second->extend(20.0), $second->isLost()], 'extended after its connection, lost');
 }
 
@@ -452,44 +420,26 @@ function test_a_session_whose_release_never_arrives_ends_with_its_connection(): 
     until('it is released', fn () => call('LOCK.INFO', 'k') === null);
 }
 
-function test_the_release_of_a_session_goes_on_after_its_lease(): void
+function test_a_session_ends_with_an_extension_that_gets_no_reply(): void
 {
-    $redis = connection();
-    $locks = new Locks($redis);
-    $grant = $locks->lock('k', session: true, lease: 1.0)->acquire();
-    $redis->multi(Redis::PIPELINE);
-    same(LogicException::class, thrown($grant->release(...))::class, 'thrown');
-    $redis->exec();
-    $end = hrtime(true) + 1.2e9;
-    until('its lease would be over', fn () => hrtime(true) > $end);
-    same(true, call('LOCK.INFO', 'k') !== null, 'the server renews it');
-    until('it is released', fn () => $locks->lock('other')->isLocked() || call('LOCK.INFO', 'k') === null);
-}
-
-function test_a_late_extension_doesnt_end_a_session(): void
-{
-    $grant = locks(commandTimeout: 0.4)->lock('k', session: true, lease: 60.0)->acquire();
+    $heard = new Heard();
+    $grant = locks(commandTimeout: 0.4, observer: $heard)->lock('k', session: true, lease: 60.0)->acquire();
     same(Unavailable::class, stopped(fn () => thrown(fn () => $grant->extend(60.0)))::class, 'thrown');
-    until('the server has read the extensions', fn () => call('LOCK.INFO', 'k') !== null);
-    same([true, true], [$grant->extend(60.0), $grant->owned()], 'extended again, held');
-    same(true, $grant->release(), 'released');
+    same([true, false, ['granted', 'lost']], [$grant->isLost(), $grant->extend(60.0), $heard->lines], 'lost, extended, heard');
+    until('it is released', fn () => call('LOCK.INFO', 'k') === null);
+    same(false, $grant->release(), 'released');
 }
 
-/** Acquires a lock, and releases it while the server is a replica. */
-function fail_to_release(Locks $locks, string $key): void
-{
-    $grant = $locks->lock($key)->acquire();
-    call('REPLICAOF', '127.0.0.1', '1');
-    $thrown = thrown(fn () => $grant->release());
-    same(Unavailable::class, $thrown::class, "$thrown");
-    same(NotHeld::class, thrown(fn () => $grant->release())::class, 'released again');
-}
+
 
 function test_a_failed_release_is_repeated_with_a_later_call(): void
 {
     $locks = locks(commandTimeout: 0.3);
     foreach (['a', 'b'] as $key) {
-        fail_to_release($locks, $key);
+        $grant = $locks->lock($key)->acquire();
+        call('REPLICAOF', '127.0.0.1', '1');
+        same(Unavailable::class, thrown($grant->release(...))::class, 'thrown');
+        same(NotHeld::class, thrown($grant->release(...))::class, 'released again');
         call('REPLICAOF', 'NO', 'ONE');
     }
     until('both are released', function () use ($locks): bool {
@@ -500,53 +450,20 @@ function test_a_failed_release_is_repeated_with_a_later_call(): void
 
 function test_a_failed_release_is_repeated_at_the_end_of_the_program(): void
 {
-    $child = in_child(function (): void {
-        $locks = locks(commandTimeout: 0.3);
-        fail_to_release($locks, 'k');
-        call('REPLICAOF', 'NO', 'ONE');
-        pcntl_exec(PHP_BINARY, ['-r', '']);
-    });
-    ended($child);
-    same(true, call('LOCK.INFO', 'k') !== null, 'a program that is replaced leaves it');
-    call('DEL', 'k');
-    $program = '<?php const CHILD = true; foreach (["autoload.php"] as $file) { require ' . var_export(realpath(__DIR__ . '/..'), true) . ' . "/$file"; }'
-        . '$make = function (float $seconds) { $redis = new Redis(); $redis->connect("' . HOST . '", ' . port() . '); return $redis; };'
-        . '$locks = new RedisLock\Locks($make, commandTimeout: 0.3); $grant = $locks->lock("k")->acquire(); $other = $make(1.0);'
+    $program = program_with_locks('commandTimeout: 0.3') . '$grant = $locks->lock("k")->acquire(); $other = $make(1.0);'
         . '$other->rawCommand("REPLICAOF", "127.0.0.1", "1"); try { $grant->release(); } catch (RedisLock\Unavailable) { echo "unavailable"; }'
         . '$other->rawCommand("REPLICAOF", "NO", "ONE");';
     same(['unavailable', null], [stream_get_contents(started($program)), call('LOCK.INFO', 'k')], 'what it said, the lock');
 }
 
-function test_the_block_keeps_its_result_and_its_error_though_no_server_replies(): void
-{
-    $heard = new Heard();
-    $lock = locks(observer: $heard, commandTimeout: 0.4)->lock('k');
-    $failure = new DomainException('of the work');
-    foreach (['returns' => fn () => 'done', 'throws' => fn () => throw $failure] as $how => $end) {
-        $work = function () use ($end): mixed {
-            signal_server(SIGSTOP);
-            return $end();
-        };
-        [$result, $took] = timed(fn () => $how === 'throws' ? thrown(fn () => $lock->using($work)) : $lock->using($work));
-        signal_server(SIGCONT);
-        same($how === 'throws' ? $failure : 'done', $result, "what it $how");
-        in_time(0.4, $took, 'the block');
-        until('nothing is left', fn () => call('LOCK.INFO', 'k') === null);
-    }
-    same(2, count(preg_grep('/^unavailable: no answer/', $heard->lines)), implode("\n", $heard->lines));
-}
-
 function test_an_outage_is_reported_once_until_the_server_replies(): void
 {
     $heard = new Heard();
-    $locks = locks(observer: $heard);
+    $lock = locks(observer: $heard)->lock('k');
     foreach ([1, 2] as $outages) {
         call('REPLICAOF', '127.0.0.1', '1');
-        $child = in_child(function (): void {
-            usleep(600_000);
-            call('REPLICAOF', 'NO', 'ONE');
-        });
-        same(true, $locks->lock('k')->acquire(INF)->release(), 'granted');
+        $child = in_child(fn () => usleep(600_000) ?? call('REPLICAOF', 'NO', 'ONE'));
+        same(true, $lock->acquire(INF)->release(), 'granted');
         ended($child);
         same($outages, count(preg_grep('/^unavailable: .*READONLY/', $heard->lines)), implode("\n", $heard->lines));
     }
@@ -555,8 +472,7 @@ function test_an_outage_is_reported_once_until_the_server_replies(): void
 function test_a_loss_is_told_once_by_the_call_that_finds_it(): void
 {
     $heard = new Heard();
-    $lock = locks(observer: $heard)->lock('k', lease: 0.6, margin: 0.3);
-    [$grant, $took] = timed(fn () => $lock->acquire());
+    $grant = locks(observer: $heard)->lock('k', lease: 0.6, margin: 0.3)->acquire();
     until('it is lost', fn () => $grant->isLost());
     same([true, 0.0], [call('LOCK.INFO', 'k') !== null, $grant->left()], 'the server has it for the margin, left');
     same([false, false, ['granted', 'lost']], [$grant->extend(5.0), $grant->release(), $heard->lines], 'extended, released, heard');
@@ -588,36 +504,29 @@ function test_wrong_arguments_are_refused_before_anything_is_sent(): void
     $grant->release();
 }
 
-function test_no_text_shows_tokens_or_passwords(): void
+/** The texts without errors are in the conformance suite. */
+function test_no_text_of_an_error_shows_tokens_or_passwords(): void
 {
     ini_set('zend.exception_ignore_args', '0');
-    connection()->rawCommand('CONFIG', 'SET', 'requirepass', 'hunter2');
-    try {
-        $predis = new Predis\Client(['host' => HOST, 'port' => port(), 'password' => 'hunter2']);
-        $locks = new Locks($predis, commandTimeout: 0.3);
-        $grant = $locks->lock('visible')->acquire();
-        $token = $grant->token();
-        $errors = [
-            stopped(fn () => thrown(fn () => $grant->extend(10.0))),
-            thrown(fn () => serialize($grant)),
-            thrown(fn () => $locks->adopt('visible', $token, 1, lease: NAN)),
-        ];
-        $predis->set('visible text', 'x');
-        $errors[] = thrown(fn () => $locks->adopt('visible text', $token, 1));
-        $texts = '';
-        foreach ([$grant, $locks, $locks->lock('visible'), ...$errors] as $value) {
-            ob_start();
-            var_dump($value);
-            $texts .= ob_get_clean() . print_r($value, true) . json_encode($value) . print_r((array) $value, true);
-            $texts .= $value instanceof Throwable ? $value . print_r($value->getTrace(), true) : @var_export($value, true);
+    with_busy_client(function (Redis $redis, Redis $other): void {
+        $clients = [$redis, new Predis\Client(['host' => HOST, 'port' => port(), 'password' => 'hunter2'])];
+        foreach ($clients as $client) {
+            $locks = new Locks($client, commandTimeout: 0.3);
+            $grant = $locks->lock('visible')->acquire();
+            $errors = [
+                stopped(fn () => thrown(fn () => $grant->extend(10.0))),
+                thrown(fn () => serialize($grant)),
+                thrown(fn () => $locks->adopt('visible', $grant->token(), 1, lease: NAN)),
+            ];
+            $texts = print_r($locks, true) . @var_export($locks, true);
+            foreach ($errors as $error) {
+                $texts .= $error . print_r($error->getTrace(), true);
+            }
+            $words = ['visible', $grant->token(), 'hunter2'];
+            same([true, false, false], array_map(fn ($word) => str_contains($texts, $word), $words), 'in the texts');
+            same(true, $grant->release(), 'released');
         }
-        same([true, false, false], array_map(fn ($word) => str_contains($texts, $word), ['visible', $token, 'hunter2']), 'in the texts');
-        same(true, $grant->release(), 'released');
-    } finally {
-        $redis = connection();
-        $redis->auth('hunter2');
-        $redis->rawCommand('CONFIG', 'SET', 'requirepass', '');
-    }
+    });
 }
 
 /** @return int the port of a cluster of one node */
@@ -638,53 +547,6 @@ function test_a_late_reply_of_a_cluster_isnt_that_of_the_next_command(): void
     same(Unavailable::class, thrown(fn () => $grant->owned())::class, 'thrown');
     posix_kill($process, SIGCONT);
     same([true, false, true], [$grant->extend(60.0), $locks->lock('other')->isLocked(), $grant->release()], 'the replies');
-}
-
-function test_a_limit_that_is_over_before_the_first_command_is_an_outage(): void
-{
-    $thrown = thrown(fn () => locks()->lock('k')->acquire(1e-9));
-    same([Unavailable::class, 'no time is left to ask a server'], [$thrown::class, $thrown->getMessage()], 'thrown');
-}
-
-function test_a_client_that_failed_before_the_first_lock_keeps_its_settings(): void
-{
-    $redis = busy_client();
-    $redis->setOption(Redis::OPT_MAX_RETRIES, 0);
-    $before = options_of($redis);
-    $other = connection();
-    $other->auth('hunter2');
-    try {
-        $locks = new Locks($redis, commandTimeout: 0.4);
-        $other->rawCommand('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-        thrown(fn () => $redis->get('v'));
-        $grant = $locks->lock('k')->acquire();
-        $other->select(2);
-        same(true, $other->rawCommand('LOCK.CHECK', 'p:k', $grant->token()) > 0, 'held there');
-        same([true, $before, 2], [$grant->release(), options_of($redis), $redis->getDbNum()], 'released, its settings');
-    } finally {
-        $other->rawCommand('CONFIG', 'SET', 'requirepass', '');
-    }
-}
-
-function test_a_client_whose_login_failed_once_keeps_its_settings(): void
-{
-    $redis = busy_client();
-    $redis->setOption(Redis::OPT_MAX_RETRIES, 0);
-    $before = options_of($redis);
-    $other = connection();
-    $other->auth('hunter2');
-    try {
-        $lock = (new Locks($redis, commandTimeout: 0.4))->lock('k');
-        $other->rawCommand('CONFIG', 'SET', 'requirepass', 'another');
-        $other->rawCommand('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-        thrown(fn () => $redis->get('v'));
-        same(ServerError::class, thrown($lock->isLocked(...))::class, 'a wrong password');
-        same(RedisException::class, thrown(fn () => $redis->set('v', 'x'))::class, "the program's command");
-        $other->rawCommand('CONFIG', 'SET', 'requirepass', 'hunter2');
-        same([false, $before, 2], [$lock->isLocked(), options_of($redis), $redis->getDbNum()], 'its settings');
-    } finally {
-        $other->rawCommand('CONFIG', 'SET', 'requirepass', '');
-    }
 }
 
 /** phpredis doesn't tell a failure from a redirection. */
@@ -720,28 +582,12 @@ function sentinel(): int
     return $port ??= (int) order('sentinel', 'mymaster', port())[0];
 }
 
-function readme(): string
-{
-    return file_get_contents(__DIR__ . '/../README.md');
-}
-
 function test_a_first_lock_of_the_readme_is_waited_for(): void
 {
-    $program = programs(__DIR__ . '/../README.md')[0];
-    // Held until both programs wait, however long the second program takes to start.
-    call('LOCK.ACQUIRE', 'orders:42', 'other', 'PX', 600000);
-    $first = started($program);
-    until('the first one waits', fn () => waiters('orders:42') === 1);
-    $second = started($program);
-    until('the second one waits', fn () => waiters('orders:42') === 2);
-    call('LOCK.RELEASE', 'orders:42', 'other');
-    $fences = [];
-    foreach ([$first, $second] as $output) {
-        $said = stream_get_contents($output);
-        same(1, preg_match('/^got it, fence (\d+)\nreleased: true\n$/', $said, $found), "what it said, $said");
-        $fences[] = (int) $found[1];
-    }
-    same(true, $fences[0] < $fences[1], 'they rise');
+    $said = outputs_of_two(programs(README)[0]);
+    same(1, preg_match_all('/^got it, fence (\d+)\nreleased: true\n$/', $said[0], $first), $said[0]);
+    same(1, preg_match_all('/^got it, fence (\d+)\nreleased: true\n$/', $said[1], $second), $said[1]);
+    same(true, $first[1][0] < $second[1][0], 'they rise');
 }
 
 function test_the_calls_of_the_readme_do_what_it_says(): void
@@ -762,13 +608,13 @@ function test_the_calls_of_the_readme_do_what_it_says(): void
         session: true
 
         SAID;
-    same($expected, stream_get_contents(started(programs(__DIR__ . '/../README.md')[1])), 'what it said');
+    same($expected, stream_get_contents(started(programs(README)[1])), 'what it said');
 }
 
 function test_the_log_of_the_readme_says_what_happens(): void
 {
     $expected = "granted: [\"orders:42\"]\nwaited: not acquired\n";
-    same($expected, stream_get_contents(started(programs(__DIR__ . '/../README.md')[2])), 'what it said');
+    same($expected, stream_get_contents(started(programs(README)[2])), 'what it said');
 }
 
 function test_the_clients_of_the_readme_serve(): void
@@ -778,7 +624,7 @@ function test_the_clients_of_the_readme_serve(): void
         '26380' => (string) sentinel(), '26379' => '1', '7001' => (string) cluster(), '7002' => (string) cluster(),
         '6390' => $tls, "'ca.crt'" => "'$certificate'", '6379' => (string) port(),
     ];
-    preg_match_all('/^<!-- run -->\n```php\n(.*?)^```/ms', readme(), $found);
+    preg_match_all('/^<!-- run -->\n```php\n(.*?)^```/ms', file_get_contents(README), $found);
     same(5, count($found[1]), 'parts');
     foreach ($found[1] as $part) {
         $start = '<?php use RedisLock\Locks;';
@@ -811,30 +657,11 @@ function test_the_calls_of_the_page_of_set_nx_work(): void
     $grant->release();
 }
 
-/** Installs the package as the README says, from a path and from a git repository. */
+/** From a path, and from a git repository. */
 function test_composer_installs_the_package(): void
 {
-    preg_match_all('/^```json\n(.*?)^```/ms', readme(), $found);
-    $folder = sys_get_temp_dir() . '/composer-' . getmypid();
-    $package = realpath(__DIR__ . '/..');
-    mkdir("$folder/clone/clients", recursive: true);
-    $run = function (string $command) use ($folder): void {
-        exec("cd $folder && ($command) 2>&1", $said, $code);
-        same(0, $code, "$command: " . implode("\n", $said));
-    };
-    $run("cp -rL $package clone/clients/php && cd clone && git init -q -b main && git add -A"
-        . ' && git -c user.name=t -c user.email=t@t commit -qm t');
-    $here = ['../redis-lock/clients/php' => $package, 'https://github.com/redis-lock/redis-lock' => "file://$folder/clone"];
-    foreach ($found[1] as $index => $json) {
-        $project = json_decode(strtr($json, $here), true);
-        $project['repositories'][] = ['packagist.org' => false];
-        mkdir("$folder/$index");
-        file_put_contents("$folder/$index/composer.json", json_encode($project));
-        $run("cd $index && COMPOSER_ALLOW_SUPERUSER=1 composer --no-interaction --quiet install"
-            . " && php -r 'require \"vendor/autoload.php\"; new RedisLock\\Locks(fn () => null);'");
-    }
-    $run("rm -rf $folder/*");
-    rmdir($folder);
+    $program = 'echo (new RedisLock\Locks(fn () => null))::class;';
+    same([Locks::class, Locks::class], installed(README, [], $program), 'what they said');
 }
 
 run_tests($argv[1] ?? '');

@@ -12,14 +12,11 @@ use Illuminate\Contracts\Cache\LockTimeoutException;
 use Illuminate\Redis\RedisManager;
 use Illuminate\Support\Facades\Cache;
 use Illuminate\Support\Facades\Facade;
-use RedisLock\Grant;
 use RedisLock\Laravel\Lock;
 use RedisLock\Laravel\LockServiceProvider;
 use RedisLock\Laravel\LockStore;
-use RedisLock\LockException;
 use RedisLock\Locks;
 use RedisLock\NotAcquired;
-use RedisLock\Observer;
 use RedisLock\ServerError;
 use RedisLock\Unavailable;
 
@@ -32,6 +29,8 @@ require __DIR__ . '/../autoload.php';
 require __DIR__ . '/../../tests/predis.php';
 require __DIR__ . '/../../tests/server.php';
 require __DIR__ . '/../../tests/checks.php';
+
+const README = __DIR__ . '/../README.md';
 
 /** Returns an application with this store, which is the default one. */
 function application(array $store, string $client = 'phpredis', array $servers = []): Container
@@ -54,17 +53,22 @@ function application(array $store, string $client = 'phpredis', array $servers =
 }
 
 /** Returns a lock of another process, as it were. */
-function cache_lock(int|float|string $seconds = 30, ?string $owner = null, mixed ...$options): Lock
+function cache_lock(mixed $seconds = 30, ?string $owner = null, mixed ...$options): Lock
 {
     return new Lock(locks(...$options), 'k', $seconds, $owner);
 }
 
-function test_a_lock_excludes_others_until_its_release(): void
+function test_a_lock_excludes_others_until_its_release_by_anyone(): void
 {
     [$lock, $other] = [cache_lock(), cache_lock()];
     same([true, false, false], [$lock->get(), $other->get(), $lock->get()], 'acquired');
     same([false, true, false], [$other->release(), $lock->release(), $lock->release()], 'released');
     same(true, $other->get(), 'acquired by the other one');
+    $lock->forceRelease();
+    $lock->forceRelease();
+    same([false, null], [$other->refresh(30), $other->fence()], 'refreshed after its forced release, the fence');
+    same([true, true], [$lock->get(), $lock->refresh(90)], 'acquired anew, refreshed');
+    same(true, call('LOCK.CHECK', 'k', locks()->lock('k')->holders()[0]->token()) > 80000, 'the server knows it');
 }
 
 function test_two_locks_with_the_same_owner_exclude_each_other(): void
@@ -91,17 +95,12 @@ function test_the_owner_releases_and_refreshes_in_another_process(): void
 
 function test_a_command_that_comes_after_the_release_is_turned_away(): void
 {
-    foreach (['the object', 'a callback', 'its owner'] as $who) {
-        $lock = new Lock(new Locks(maker(proxy_that_loses_a_reply('LOCK.ACQUIRE'))), 'k', 30, 'job-7');
-        $note = function () use (&$token): void {
-            $token = call('LOCK.INFO', 'k')[3][0][1];
-        };
-        $who === 'a callback' ? $lock->get($note) : $note($lock->get());
-        match ($who) {
-            'the object' => $lock->release(),
-            'a callback' => null,
-            'its owner' => cache_lock(30, 'job-7')->release(),
-        };
+    $releases = ['the object' => fn (Lock $lock) => $lock->release(), 'its owner' => fn () => cache_lock(30, 'job-7')->release()];
+    foreach ($releases as $who => $release) {
+        $lock = new Lock(new Locks(maker(proxy_that_loses('reply', 'LOCK.ACQUIRE'))), 'k', 30, 'job-7');
+        $lock->get();
+        $token = call('LOCK.INFO', 'k')[3][0][1];
+        $release($lock);
         $late = thrown(fn () => call('LOCK.ACQUIRE', 'k', $token, 'PX', 60000));
         same([1, null], [preg_match('/^LEFT/', $late->getMessage()), call('LOCK.INFO', 'k')], $who);
     }
@@ -120,38 +119,15 @@ function test_the_current_owner_is_known(): void
     same(['other', false], [$owner->call($lock), $lock->release()], 'held by another program');
 }
 
-function test_anyone_can_force_the_release(): void
-{
-    $lock = cache_lock();
-    $lock->get();
-    cache_lock()->forceRelease();
-    cache_lock()->forceRelease();
-    same([null, true, true], [call('LOCK.INFO', 'k'), $lock->get(), $lock->release()], 'it can be acquired again');
-}
-
-function test_block_waits_in_the_queue_of_the_server(): void
-{
-    call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
-    $child = in_child(function (): void {
-        until('it waits', fn () => waiters('k') === 1);
-        call('LOCK.RELEASE', 'k', 'other');
-    });
-    $lock = cache_lock()->betweenBlockedAttemptsSleepFor(60000);
-    [$isHeld, $took] = timed(fn () => $lock->block(30));
-    ended($child);
-    same([true, true], [$isHeld, $took < 10.0], "held after $took s");
-}
-
 function test_block_gives_up_in_time(): void
 {
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 60000);
     foreach ([null, fn () => throw new Exception('not held')] as $callback) {
-        [$thrown, $took] = timed(fn () => thrown(fn () => cache_lock()->block(1.2, $callback)));
+        [$thrown, $took] = timed(fn () => thrown(fn () => cache_lock()->block(0.6, $callback)));
         same(LockTimeoutException::class, $thrown::class, 'thrown');
-        in_time(1.2, $took, 'it');
+        in_time(0.6, $took, 'it');
     }
-    same(0, waiters('k'), 'waiters');
-    same(LockTimeoutException::class, thrown(fn () => cache_lock()->block('0'))::class, 'without a wait');
+    same([0, LockTimeoutException::class], [waiters('k'), thrown(fn () => cache_lock()->block('0'))::class], 'waiters, without a wait');
 }
 
 function test_block_waits_for_the_end_of_its_own_lease(): void
@@ -163,24 +139,6 @@ function test_block_waits_for_the_end_of_its_own_lease(): void
         same([true, true], [$isHeld, $took > 0.9 && $took < 5.0], "held after $took s $name");
         same([$callback === [], null], [$lock->release(), call('LOCK.INFO', 'k')], "released $name");
     }
-}
-
-function test_block_leaves_its_own_lock_as_it_is_until_another_one_is_granted(): void
-{
-    $lock = cache_lock(30, 'job-7');
-    $lock->get();
-    $fence = $lock->fence();
-    [$thrown, $took] = timed(fn () => thrown(fn () => $lock->block(1.2)));
-    same(LockTimeoutException::class, $thrown::class, 'thrown');
-    in_time(1.2, $took, 'it');
-    same([$fence, 0], [$lock->fence(), waiters('k')], 'the fence, waiters');
-    $child = in_child(function (): void {
-        until('it waits', fn () => waiters('k') === 1);
-        cache_lock(30, 'job-7')->release();
-    });
-    [, $took] = timed(fn () => $lock->block(25, fn () => same(true, $lock->fence() > $fence, 'the next fence')));
-    ended($child);
-    same([true, null], [$took < 10.0, call('LOCK.INFO', 'k')], "granted after its release by another process, in $took s");
 }
 
 function test_a_callback_runs_while_the_lock_is_held(): void
@@ -201,27 +159,16 @@ function test_a_callback_runs_while_the_lock_is_held(): void
 
 function test_a_callback_keeps_its_result_though_the_lock_is_lost_or_no_server_replies(): void
 {
-    $observer = new class extends Observer {
-        public array $heard = [];
-
-        public function lost(Grant $grant): void
-        {
-            $this->heard[] = 'lost';
-        }
-
-        public function unavailable(LockException $error): void
-        {
-            $this->heard[] = $error::class;
-        }
-    };
-    $lock = cache_lock(30, null, observer: $observer, commandTimeout: 0.4);
+    ini_set('error_log', '/dev/null');
+    $lock = cache_lock(commandTimeout: 0.4);
     same('done', $lock->get(fn () => call('DEL', 'k') === 1 ? 'done' : null), 'a loss');
     $result = $lock->get(function (): string {
         signal_server(SIGSTOP);
         return 'done';
     });
     signal_server(SIGCONT);
-    same(['done', ['lost', Unavailable::class]], [$result, $observer->heard], 'an outage');
+    ini_set('error_log', '');
+    same('done', $result, 'an outage');
     until('it is released', fn () => call('LOCK.INFO', 'k') === null);
 }
 
@@ -243,63 +190,6 @@ function test_a_lock_that_is_over_is_not_released_for_its_next_holder(): void
     same(true, $next->block(10), 'acquired by the next one');
     same([false, false], [$lock->release(), $lock->refresh(9)], 'released, refreshed');
     same(true, call('LOCK.INFO', 'k') !== null, 'the next one holds it');
-}
-
-function test_a_lock_that_another_process_refreshed_is_not_taken_back_when_the_own_lease_is_over(): void
-{
-    $lock = cache_lock(2, 'job-7');
-    $lock->get();
-    $fence = $lock->fence();
-    $end = hrtime(true) + 2e9;
-    same(true, cache_lock(2, 'job-7')->refresh(60), 'refreshed elsewhere');
-    until('the own lease is over', fn () => hrtime(true) > $end);
-    same([false, false], [$lock->get(), $lock->get(fn () => 'done')], 'acquired');
-    foreach ([[0.5], [0.5, fn () => 'done']] as $arguments) {
-        same(LockTimeoutException::class, thrown(fn () => $lock->block(...$arguments))::class, 'waited for');
-    }
-    same(true, cache_lock(30, 'job-7')->release(), 'released elsewhere');
-    same([true, true, true], [$lock->get(), $lock->fence() > $fence, $lock->release()], 'acquired anew');
-}
-
-/** Counts the losses that it hears of. */
-final class Losses extends Observer
-{
-    public int $count = 0;
-
-    public function lost(Grant $grant): void
-    {
-        $this->count++;
-    }
-}
-
-function test_a_lost_lock_has_no_fence(): void
-{
-    $lock = cache_lock();
-    $lock->get();
-    same(true, $lock->fence() > 0, 'held');
-    call('DEL', 'k');
-    same([false, null], [$lock->refresh(30), $lock->fence()], 'refreshed, its fence');
-}
-
-function test_a_release_that_is_repeated_after_an_outage_is_no_loss(): void
-{
-    $losses = new Losses();
-    $lock = cache_lock(30, 'job-7', observer: $losses, commandTimeout: 0.4);
-    $lock->get();
-    call('REPLICAOF', '127.0.0.1', '1');
-    same(Unavailable::class, thrown(fn () => $lock->release())::class, 'thrown');
-    call('REPLICAOF', 'NO', 'ONE');
-    $lock->release();
-    same([null, 0], [call('LOCK.INFO', 'k'), $losses->count], 'its holder, losses');
-}
-
-function test_refresh_sets_the_lease(): void
-{
-    $lock = cache_lock(30);
-    same(false, $lock->refresh(), 'before the grant');
-    $lock->get();
-    same(true, $lock->refresh(90), 'refreshed');
-    same(true, call('LOCK.CHECK', 'k', locks()->lock('k')->holders()[0]->token()) > 80000, 'the server knows it');
 }
 
 function test_neither_the_end_of_the_object_nor_of_a_fork_releases_the_lock(): void
@@ -332,10 +222,7 @@ function test_a_server_that_stands_still_is_an_outage_in_time(): void
     $lock = new Lock(locks(commandTimeout: 0.4), 'o', 30);
     $calls = [
         'get' => fn () => $lock->get(),
-        'get with a callback' => fn () => $lock->get(fn () => null),
-        'block' => fn () => $lock->block(0.4),
         'block with a callback' => fn () => $lock->block(0.4, fn () => null),
-        'get again' => fn () => $held->get(),
         'refresh' => fn () => $held->refresh(60),
         'forceRelease' => fn () => $lock->forceRelease(),
         'release by the owner' => fn () => $lock->release(),
@@ -344,7 +231,7 @@ function test_a_server_that_stands_still_is_an_outage_in_time(): void
     stopped(function () use ($calls): void {
         foreach ($calls as $name => $call) {
             [$thrown, $took] = timed(fn () => thrown($call));
-            same([Unavailable::class, 1], [$thrown::class, preg_match('/no answer/', $thrown->getMessage())], $name);
+            same(Unavailable::class, $thrown::class, $name);
             in_time(0.4, $took, $name);
         }
     });
@@ -357,14 +244,10 @@ function test_wrong_seconds_are_refused_before_anything_is_sent(): void
     $lock = cache_lock();
     $lock->get();
     stopped(function () use ($lock): void {
-        foreach ([-1, NAN, INF, 1e300, 'soon', [], null] as $wrong) {
-            $name = json_encode($wrong) ?: var_export($wrong, true);
-            same(InvalidArgumentException::class, thrown(fn () => new Lock(locks(), 'k', $wrong))::class, "$name of the lock");
-            if ($wrong !== INF) {
-                same(InvalidArgumentException::class, thrown(fn () => cache_lock()->block($wrong))::class, "$name of block");
-            }
-            if ($wrong !== null) {
-                same(InvalidArgumentException::class, thrown(fn () => $lock->refresh($wrong))::class, "$name of refresh");
+        foreach ([-1, NAN, 1e300, 'soon', []] as $wrong) {
+            $calls = [fn () => cache_lock($wrong), fn () => $lock->block($wrong), fn () => $lock->refresh($wrong)];
+            foreach ($calls as $call) {
+                same(InvalidArgumentException::class, thrown($call)::class, var_export($wrong, true));
             }
         }
         same(InvalidArgumentException::class, thrown(fn () => cache_lock(30, str_repeat('x', 1025)))::class, 'the owner');
@@ -375,7 +258,7 @@ function test_wrong_seconds_are_refused_before_anything_is_sent(): void
 /** @return array<string, mixed> the store of the README */
 function store_of_the_readme(): array
 {
-    preg_match("/^```php\n('redis' .*?)^```/ms", file_get_contents(__DIR__ . '/../README.md'), $found);
+    preg_match("/^```php\n('redis' .*?)^```/ms", file_get_contents(README), $found);
     $stores = eval("return [$found[1]];");
     return $stores['redis'];
 }
@@ -431,24 +314,12 @@ function test_laravels_redis_lock_and_this_one_never_hold_a_lock_at_once(): void
     }
 }
 
-function test_a_first_lock_of_the_readme_is_waited_for(): void
+function test_the_programs_of_the_readme_and_the_page_do_what_they_say(): void
 {
-    call('LOCK.ACQUIRE', 'orders:42', 'other', 'PX', 600000);
-    $outputs = [];
-    foreach ([1, 2] as $count) {
-        $outputs[] = started(programs(__DIR__ . '/../README.md')[0]);
-        until("$count wait", fn () => waiters('orders:42') === $count);
-    }
-    call('LOCK.RELEASE', 'orders:42', 'other');
-    same(array_fill(0, 2, "got it\nreleased\n"), array_map(stream_get_contents(...), $outputs), 'what they said');
-}
-
-function test_the_calls_of_the_page_do_what_it_says(): void
-{
-    $programs = programs(__DIR__ . '/../../../../docs/migrate/laravel.md');
-    same(1, count($programs), 'programs');
-    $expected = "held\nowner: true\nrestored: true\n";
-    same($expected, stream_get_contents(started($programs[0])), 'what it said');
+    same(array_fill(0, 2, "got it\nreleased\n"), outputs_of_two(programs(README)[0]), 'what they said');
+    $page = programs(__DIR__ . '/../../../../docs/migrate/laravel.md');
+    $said = array_map(fn (string $program) => stream_get_contents(started($program)), $page);
+    same(["held\nowner: true\nrestored: true\n"], $said, 'the page');
 }
 
 function test_each_call_of_the_page_works(): void
@@ -478,7 +349,7 @@ function test_composer_installs_the_package(): void
     $stubs = ['illuminate/cache' => '8.83.26', 'illuminate/redis' => '8.83.26', 'illuminate/support' => '8.83.26'];
     $program = "require '/usr/share/php/Illuminate/Cache/autoload.php';"
         . " echo (new RedisLock\\Laravel\\Lock(new RedisLock\\Locks(fn () => null), 'k', 30))::class;";
-    same(Lock::class, installed(__DIR__ . '/../README.md', $stubs, $program), 'what it said');
+    same([Lock::class], installed(README, $stubs, $program), 'what it said');
     $package = json_decode(file_get_contents(__DIR__ . '/../composer.json'), true);
     same([LockServiceProvider::class], $package['extra']['laravel']['providers'], 'what Laravel finds');
 }

@@ -136,7 +136,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
         // The token of a key that is held changes its mode.
         $acquire = fn (float $wait) => $before === null
             ? $lock->acquire($wait)
-            : $lock->acquireAs($before->token(), $wait, false);
+            : $lock->acquireAs($before->token(), $wait);
         try {
             // Without a limit, only a try reports an outage.
             $grant = ($wait === INF ? $acquire(0.0) : null) ?? $acquire($wait);
