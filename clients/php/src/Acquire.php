@@ -135,9 +135,8 @@ final class Acquire
             $askedAt = $lent->extend($this->options, $call, $this->options->lease);
         }
         $isUnclear = $this->call->unanswered > 0;
-        return $askedAt === null
-            ? null
-            : new Grant($this->commands, $lent, $this->options, $call, $fence, $askedAt, $isUnclear);
+        $holder = new Holder($this->commands, $lent, $this->options, $call, $fence, $isUnclear);
+        return $askedAt === null ? null : new Grant($holder, $askedAt);
     }
 
     /** Ends what the server may have of this token. A command before may be executed late. */

@@ -18,40 +18,39 @@ final class Grant
 
     /** @var non-empty-list<string> */
     public readonly array $keys;
+    /** The fencing token, which is greater than that of each grant before. */
+    public readonly int $fence;
+    private readonly Commands $commands;
+    private readonly Options $options;
     private string $state = self::HELD;
-    private float $deadline = -INF;
-    /** The server keeps a lock with `atLeast` until then. */
-    private readonly float $staysUntil;
     /** The process that holds the lock. */
     private readonly int $process;
 
-    /**
-     * @internal Lock::acquire() returns it.
-     * @param Commands $lent sends on the connection to which a session is tied
-     * @param Call $call the latest command, which set the lease and tied the session
-     */
-    public function __construct(
-        private readonly Commands $commands,
-        private readonly Commands $lent,
-        private readonly Options $options,
-        private readonly Call $call,
-        /** The fencing token, which is greater than that of each grant before. */
-        public readonly int $fence,
-        float $askedAt,
-        /** @internal True if a command that asked for this grant may still arrive. */
-        public readonly bool $isUnclear,
-    ) {
-        $this->keys = $options->keys;
-        $this->staysUntil = Clock::now() + $options->atLeast;
+    /** @internal Lock::acquire() returns it. */
+    public function __construct(private readonly Holder $holder, float $askedAt)
+    {
+        [$this->commands, $this->options] = [$holder->commands, $holder->options];
+        [$this->keys, $this->fence] = [$this->options->keys, $holder->fence];
         $this->process = getmypid();
-        $this->prolong($options->lease, $askedAt);
-        $commands->held[$this] = true;
+        $holder->staysUntil = Clock::now() + $this->options->atLeast;
+        $holder->deadline = $this->deadline($this->options->lease, $askedAt);
+        $this->commands->held[$this] = true;
+    }
+
+    /**
+     * Returns true if a command that asked for this grant may still arrive.
+     *
+     * @internal
+     */
+    public function isUnclear(): bool
+    {
+        return $this->holder->isUnclear;
     }
 
     /** Returns what names this grant to the server. Who knows it can release the lock. */
     public function token(): string
     {
-        return $this->call->token();
+        return $this->holder->token();
     }
 
     /**
@@ -67,7 +66,7 @@ final class Grant
     /** Returns the seconds until the lock counts as lost, or 0 if it isn't held; INF for a session. */
     public function left(): float
     {
-        return $this->state() === self::HELD ? max(0.0, $this->deadline - Clock::now()) : 0.0;
+        return $this->state() === self::HELD ? max(0.0, $this->holder->deadline - Clock::now()) : 0.0;
     }
 
     /**
@@ -77,8 +76,7 @@ final class Grant
      */
     public function owned(): bool
     {
-        $call = new Call($this->token());
-        return min($this->commands->ofEachKey($this->keys, $call, 'LOCK.CHECK', $this->token())) > 0;
+        return $this->holder->owns();
     }
 
     /**
@@ -92,12 +90,12 @@ final class Grant
         if ($this->state() !== self::HELD) {
             return false;
         }
-        $askedAt = $this->lent->extend($this->options, $this->call, $lease);
+        $askedAt = $this->holder->lent->extend($this->options, $this->holder->call, $lease);
         if ($askedAt === null) {
             $this->lose();
             return false;
         }
-        $this->prolong($lease, $askedAt);
+        $this->holder->deadline = max($this->holder->deadline, $this->deadline($lease, $askedAt));
         return true;
     }
 
@@ -138,13 +136,9 @@ final class Grant
         $wasLost = $before === self::LOST;
         $this->end(self::LEFT);
         try {
-            $isHeld = $this->sendRelease($until);
-        } catch (\Throwable $thrown) {
-            $this->leave();
-            return $wasLost && $thrown instanceof LockException ? false : throw $thrown;
-        } finally {
-            // Only this session has its connection.
-            $this->lent === $this->commands || $this->lent->connection->close();
+            $isHeld = $this->holder->release($until);
+        } catch (LockException $thrown) {
+            return $wasLost ? false : throw $thrown;
         }
         if (!$isHeld && !$wasLost) {
             $this->commands->tell('lost', $this);
@@ -162,7 +156,7 @@ final class Grant
         $isHeld = $this->state === self::HELD && $this->process === getmypid();
         if ($isHeld) {
             $this->end(self::LEFT);
-            $this->leave();
+            $this->holder->leave();
         }
         return $isHeld;
     }
@@ -181,12 +175,10 @@ final class Grant
     {
     }
 
-    /** Moves the deadline. The lease counts from the request, so the server ends it later. */
-    private function prolong(float $lease, float $askedAt): void
+    /** Returns a margin before the end of a lease. It counts from the request, so the server ends it later. */
+    private function deadline(float $lease, float $askedAt): float
     {
-        $this->deadline = $this->options->session
-            ? INF
-            : max($this->deadline, $askedAt + $lease - $this->options->margin);
+        return $this->options->session ? INF : $askedAt + $lease - $this->options->margin;
     }
 
     /** Returns the state now. A process that was forked holds nothing. */
@@ -196,8 +188,8 @@ final class Grant
             return self::LEFT;
         }
         $isOver = $this->options->session
-            ? $this->lent->connection->hasClosed($this->call)
-            : Clock::now() >= $this->deadline;
+            ? $this->holder->lent->connection->hasClosed($this->holder->call)
+            : Clock::now() >= $this->holder->deadline;
         if ($this->state === self::HELD && $isOver) {
             $this->lose();
         }
@@ -214,33 +206,5 @@ final class Grant
     {
         $this->state = $state;
         unset($this->commands->held[$this]);
-    }
-
-    /** Returns false if the server says that the grant had ended. */
-    private function sendRelease(float $until): bool
-    {
-        $call = new Call($this->token());
-        return $this->lent->retry(function (float $end) use ($call): bool {
-            $count = $this->lent->ask($this->lastWords(), $call, $end);
-            // If a reply was lost, the command before may have released the lock.
-            $mayHave = $call->unanswered > 0 && Clock::now() < $this->deadline;
-            return $count === count($this->keys) || $mayHave;
-        }, $until);
-    }
-
-    private function leave(): void
-    {
-        // The server renews a session as long as its connection seems to be open.
-        $end = max(Clock::now(), $this->deadline) + $this->options->margin;
-        $this->commands->leave($this->lastWords(), $end);
-    }
-
-    /** @return non-empty-list<string|int> */
-    private function lastWords(): array
-    {
-        $rest = $this->staysUntil - Clock::now();
-        return $rest > 0
-            ? $this->options->releaseAfter($this->call, $rest)
-            : $this->options->release($this->call, $this->isUnclear ? $this->options->longestTrace : 0.0);
     }
 }

@@ -112,26 +112,21 @@ final class Lock
     public function adopt(#[\SensitiveParameter] string $token, int $fence): ?Grant
     {
         Options::token($token);
-        $call = new Call($token);
-        $askedAt = $this->commands->extend($this->options, $call, $this->options->lease);
-        // A command of the first process may still arrive.
-        return $askedAt === null
-            ? null
-            : new Grant($this->commands, $this->commands, $this->options, $call, $fence, $askedAt, true);
+        $holder = $this->holder($token, $fence);
+        $askedAt = $this->commands->extend($this->options, $holder->call, $this->options->lease);
+        return $askedAt === null ? null : new Grant($holder, $askedAt);
     }
 
     /**
      * Returns what holds the lock with a token, of this process or of another one.
      *
      * @internal
-     * @param bool $isUnclear true if a command that asked for the lock may still arrive
+     * @param mixed ...$facts true if a command that asked for the lock may still arrive, and the data
      */
-    public function holder(
-        #[\SensitiveParameter] string $token,
-        int $fence,
-        bool $isUnclear = true,
-    ): Holder {
-        return new Holder($this->commands, $this->options, $token, $fence, null, $isUnclear);
+    public function holder(#[\SensitiveParameter] string $token, int $fence, mixed ...$facts): Holder
+    {
+        [$commands, $call] = [$this->commands, new Call($token)];
+        return new Holder($commands, $commands, $this->options, $call, $fence, ...$facts);
     }
 
     /**
@@ -146,8 +141,7 @@ final class Lock
             if (($shown['token'] ?? '') === '') {
                 throw new ServerError("NOPERM the server hides holders from who can't write the key");
             }
-            [$token, $fence, $data] = [$shown['token'], $shown['fence'], $shown['data']];
-            return new Holder($this->commands, $this->options, $token, $fence, $data, false);
+            return $this->holder($shown['token'], $shown['fence'], false, $shown['data']);
         }, $this->shownHolders());
     }
 

@@ -116,7 +116,7 @@ final class Lock extends CacheLock
     private function keep(?Grant $grant): bool
     {
         if ($grant !== null) {
-            $this->holder = $this->recipe->holder($grant->token(), $grant->fence, $grant->isUnclear);
+            $this->holder = $this->recipe->holder($grant->token(), $grant->fence, $grant->isUnclear());
             $grant->detach();
         }
         return $grant !== null;
@@ -138,7 +138,7 @@ final class Lock extends CacheLock
     {
         $hasEnded = false;
         $this->grant = $grant;
-        $this->holder = $this->recipe->holder($grant->token(), $grant->fence, $grant->isUnclear);
+        $this->holder = $this->recipe->holder($grant->token(), $grant->fence, $grant->isUnclear());
         try {
             $this->recipe->during($grant, function () use ($callback, &$result, &$hasEnded): void {
                 $result = $callback();

@@ -150,7 +150,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
         if ($grant === null) {
             return null;
         }
-        $isUnclear = $grant->isUnclear || $before?->isUnclear === true;
+        $isUnclear = $grant->isUnclear() || $before?->isUnclear === true;
         $this->note($key, $lock->holder($grant->token(), $grant->fence, $isUnclear), $shared);
         $left = $grant->left();
         if ($left > 0.0) {
