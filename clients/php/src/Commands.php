@@ -42,10 +42,17 @@ final class Commands
     /** Returns the same with a connection for one session, if the program's function can make one. */
     public function ofSession(): self
     {
-        $connection = $this->connection->forSession();
-        return $connection === $this->connection
-            ? $this
-            : new self($connection, $this->timeout, $this->observer);
+        return new self($this->connection->forSession(), $this->timeout, $this->observer);
+    }
+
+    /** @return list<Grant> the grants that are held. A loop over a map that changes misses some. */
+    public function heldGrants(): array
+    {
+        $grants = [];
+        foreach ($this->held as $grant => $isHeld) {
+            $grants[] = $grant;
+        }
+        return $grants;
     }
 
     /** Calls a hook of the observer. */
@@ -171,29 +178,20 @@ final class Commands
         $this->nextTry = $end + self::PATIENCE;
         $isDue = fn (array $release) => $release[1] > Clock::now();
         $mine = array_filter($this->unreleased[getmypid()] ?? [], $isDue);
-        try {
-            // The latest first, because an outage takes the time of the others.
-            while ($mine !== []) {
-                $this->sendRelease(end($mine)[0]->getValue(), $end);
-                array_pop($mine);
+        // The latest first, because an outage takes the time of the others.
+        while ($mine !== []) {
+            $words = end($mine)[0]->getValue();
+            try {
+                $send = fn (float $by) => $this->connection->exchange($words, new Call(), $by);
+                $this->retry($send, $end);
+            } catch (Unavailable|\LogicException) {
+                // Later, also if the program is in a transaction.
+                break;
+            } catch (LockException) {
+                // The server refuses it for good.
             }
-        } catch (Unavailable|\LogicException) {
-            // Later, also if the program is in a transaction.
-        } finally {
-            $this->unreleased = [getmypid() => $mine];
+            array_pop($mine);
         }
-    }
-
-    /** @param non-empty-list<string|int> $words */
-    private function sendRelease(#[\SensitiveParameter] array $words, float $until): void
-    {
-        $send = fn (float $end) => $this->connection->exchange($words, new Call(), $end);
-        try {
-            $this->retry($send, $until);
-        } catch (Unavailable $outage) {
-            throw $outage;
-        } catch (LockException) {
-            // The server refuses it for good.
-        }
+        $this->unreleased = [getmypid() => $mine];
     }
 }

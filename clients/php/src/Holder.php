@@ -66,8 +66,9 @@ final class Holder
             $this->leave();
             throw $thrown;
         } finally {
-            // Only this session has its connection.
-            $this->lent === $this->commands || $this->lent->connection->close();
+            if ($this->lent->connection !== $this->commands->connection) {
+                $this->lent->connection->close();
+            }
         }
     }
 

@@ -27,7 +27,7 @@ final class Locks
         $commands = \WeakReference::create($this->commands);
         // PHP runs no destructors after an exception that the program doesn't catch.
         register_shutdown_function(static function () use ($commands): void {
-            foreach ($commands->get()->held ?? [] as $grant => $isHeld) {
+            foreach ($commands->get()?->heldGrants() ?? [] as $grant) {
                 $grant->releaseAtEnd();
             }
             $commands->get()?->goOn();
@@ -127,11 +127,7 @@ final class Locks
     {
         $until = Clock::now() + $this->commands->timeout;
         [$count, $error] = [0, null];
-        $grants = [];
-        foreach ($this->commands->held as $grant => $isHeld) {
-            $grants[] = $grant;
-        }
-        foreach ($grants as $grant) {
+        foreach ($this->commands->heldGrants() as $grant) {
             try {
                 $count += (int) $grant->releaseUntil($until);
             } catch (NotHeld) {
