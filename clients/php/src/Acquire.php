@@ -19,7 +19,8 @@ final class Acquire
     private const SHORTEST_LEAVE = 0.001;
 
     private readonly Call $call;
-    private readonly bool $isTokenDrawn;
+    /** True if the token may hold the lock already. */
+    private readonly bool $isHolder;
     private readonly bool $isTry;
     private readonly float $until;
     /** True if the latest reply was "not now", and nothing failed since. */
@@ -30,7 +31,7 @@ final class Acquire
     public bool $hasWaited = false;
 
     /**
-     * @param ?string $token one that may hold the lock already, and keeps it; null: drawn for this acquire
+     * @param ?string $token one that may hold the lock already, and keeps it; null: it is drawn
      * @param float $limit seconds; 0 asks without waiting
      */
     public function __construct(
@@ -40,7 +41,7 @@ final class Acquire
         float $limit,
     ) {
         $this->call = new Call($token ?? bin2hex(random_bytes(16)));
-        $this->isTokenDrawn = $token === null;
+        $this->isHolder = $token !== null;
         $this->isTry = $limit === 0.0;
         $this->until = Clock::now() + ($limit ?: $commands->timeout);
     }
@@ -109,9 +110,8 @@ final class Acquire
         // A server may wait for the lock, and then for replicas.
         [$left, $longest] = [$this->until - $askedAt, 0.4 * $commands->connection->patience()];
         $within = $options->replicas === null ? 0.0 : min($commands->timeout, $longest);
-        $block = $this->isTry || !$this->hasWaited
-            ? 0.0
-            : min(self::SIGN_OF_LIFE, $options->lease / 3, $longest, Signals::longestSlice(), $left);
+        $longest = min(self::SIGN_OF_LIFE, $options->lease / 3, $longest, Signals::longestSlice());
+        $block = $this->isTry || !$this->hasWaited ? 0.0 : min($longest, $left);
         // A slice of a wait is shorter than an attempt.
         $by = $askedAt + $commands->attempt + max(0.0, $block - Signals::SLICE);
         $end = min($by, $this->until + ($this->isTry ? 0.0 : self::GRACE)) + $within;
@@ -146,7 +146,7 @@ final class Acquire
         $isUnclear = $this->call->unanswered > 0;
         if ($this->isKnown || $isUnclear) {
             $time = $isUnclear ? $options->longestTrace : self::SHORTEST_LEAVE;
-            $words = $this->isTokenDrawn ? $options->release($call, $time) : $options->cancel($call);
+            $words = $this->isHolder ? $options->cancel($call) : $options->release($call, $time);
             $this->commands->leave($words, Clock::now() + $options->longestTrace);
         }
     }

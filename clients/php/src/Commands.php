@@ -23,8 +23,8 @@ final class Commands
 
     /** Seconds of one attempt. There is time for another one. */
     public readonly float $attempt;
-    /** @var \WeakMap<Grant, true> the grants that are held */
-    public readonly \WeakMap $held;
+    /** @var array<int, \WeakReference<Grant>> the grants that are held, by the numbers of the objects */
+    public array $held = [];
     private bool $isDown = false;
     /** @var array<int, list<array{\SensitiveParameterValue, float}>> releases by process, and their ends */
     private array $unreleased = [];
@@ -36,23 +36,12 @@ final class Commands
         private readonly Observer $observer,
     ) {
         $this->attempt = max(min($timeout, 1.0), $timeout / 3);
-        $this->held = new \WeakMap();
     }
 
     /** Returns the same with a connection for one session, if the program's function can make one. */
     public function ofSession(): self
     {
         return new self($this->connection->forSession(), $this->timeout, $this->observer);
-    }
-
-    /** @return list<Grant> the grants that are held. A loop over a map that changes misses some. */
-    public function heldGrants(): array
-    {
-        $grants = [];
-        foreach ($this->held as $grant => $isHeld) {
-            $grants[] = $grant;
-        }
-        return $grants;
     }
 
     /** Calls a hook of the observer. */

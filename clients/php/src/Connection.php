@@ -139,7 +139,7 @@ final class Connection
             $client instanceof \RedisCluster => new PhpRedisCluster($client),
             $client instanceof \Predis\ClientInterface => new Predis($client),
             default => throw new \TypeError(
-                'redis must be a Redis, a RedisCluster, a Predis\Client, or a function that makes one',
+                'redis must be a Redis, RedisCluster or Predis\Client, or a function that makes one',
             ),
         };
     }

@@ -34,7 +34,7 @@ final class Grant
         $this->process = getmypid();
         $holder->staysUntil = Clock::now() + $this->options->atLeast;
         $holder->deadline = $this->deadline($this->options->lease, $askedAt);
-        $this->commands->held[$this] = true;
+        $this->commands->held[spl_object_id($this)] = \WeakReference::create($this);
     }
 
     /**
@@ -55,8 +55,8 @@ final class Grant
 
     /**
      * Returns true if the lock was lost, without asking the server: the server said so, or a `margin`
-     * before the end of the lease by the local clock. A session is lost if the server says so, or if the
-     * connection of the program's client was closed here after an outage.
+     * before the end of the lease by the local clock. A session is lost if the server says so, or if its
+     * connection was closed here after an outage.
      */
     public function isLost(): bool
     {
@@ -205,6 +205,6 @@ final class Grant
     private function end(string $state): void
     {
         $this->state = $state;
-        unset($this->commands->held[$this]);
+        unset($this->commands->held[spl_object_id($this)]);
     }
 }

@@ -121,12 +121,12 @@ final class Lock
      * Returns what holds the lock with a token, of this process or of another one.
      *
      * @internal
-     * @param mixed ...$facts true if a command that asked for the lock may still arrive, and the data
+     * @param mixed ...$more true if a command that asked for the lock may still arrive, and the data
      */
-    public function holder(#[\SensitiveParameter] string $token, int $fence, mixed ...$facts): Holder
+    public function holder(#[\SensitiveParameter] string $token, int $fence, mixed ...$more): Holder
     {
         [$commands, $call] = [$this->commands, new Call($token)];
-        return new Holder($commands, $commands, $this->options, $call, $fence, ...$facts);
+        return new Holder($commands, $commands, $this->options, $call, $fence, ...$more);
     }
 
     /**
@@ -139,7 +139,7 @@ final class Lock
     {
         return array_map(function (array $shown): Holder {
             if (($shown['token'] ?? '') === '') {
-                throw new ServerError("NOPERM the server hides holders from who can't write the key");
+                throw new ServerError("NOPERM the server hides holders from users who can't write");
             }
             return $this->holder($shown['token'], $shown['fence'], false, $shown['data']);
         }, $this->shownHolders());

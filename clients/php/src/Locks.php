@@ -27,8 +27,8 @@ final class Locks
         $commands = \WeakReference::create($this->commands);
         // PHP runs no destructors after an exception that the program doesn't catch.
         register_shutdown_function(static function () use ($commands): void {
-            foreach ($commands->get()?->heldGrants() ?? [] as $grant) {
-                $grant->releaseAtEnd();
+            foreach ($commands->get()->held ?? [] as $grant) {
+                $grant->get()?->releaseAtEnd();
             }
             $commands->get()?->goOn();
         });
@@ -127,9 +127,9 @@ final class Locks
     {
         $until = Clock::now() + $this->commands->timeout;
         [$count, $error] = [0, null];
-        foreach ($this->commands->heldGrants() as $grant) {
+        foreach ($this->commands->held as $grant) {
             try {
-                $count += (int) $grant->releaseUntil($until);
+                $count += (int) $grant->get()?->releaseUntil($until);
             } catch (NotHeld) {
                 // It is that of a process which forked this one.
             } catch (LockException $error) {

@@ -71,16 +71,17 @@ final class Options
      */
     public function ask(Call $call, float $block, float $left, float $within): array
     {
-        [$isWait, $isLast] = [$block > 0.0, $block >= $left];
+        [$isWait, $keep] = [$block > 0.0, min($this->keep, $left + 1)];
+        $permits = ['LIMIT', $this->limit, 'PERMITS', $this->permits ?? 1];
+        $replicas = ['REPLICAS', $this->replicas, 'WITHIN', Clock::milliseconds($within)];
         return $this->command($isWait ? 'WAIT' : 'ACQUIRE', $call, [
             'PX', Clock::milliseconds($this->lease),
             ...($this->shared || $this->limit !== null ? ['SHARED'] : []),
-            ...($this->limit === null ? [] : ['LIMIT', $this->limit, 'PERMITS', $this->permits ?? 1]),
+            ...($this->limit === null ? [] : $permits),
             ...($this->data === null ? [] : ['DATA', $this->data]),
             ...($isWait ? ['BLOCK', Clock::milliseconds($block)] : []),
-            ...($isWait && !$isLast ? ['KEEP', Clock::milliseconds(min($this->keep, $left + 1))] : []),
-            ...($this->replicas === null ? [] : ['REPLICAS', $this->replicas]),
-            ...($this->replicas === null ? [] : ['WITHIN', Clock::milliseconds($within)]),
+            ...($isWait && $block < $left ? ['KEEP', Clock::milliseconds($keep)] : []),
+            ...($this->replicas === null ? [] : $replicas),
         ]);
     }
 

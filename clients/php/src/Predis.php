@@ -8,6 +8,7 @@ use Predis\ClientInterface;
 use Predis\Command\RawCommand;
 use Predis\Connection\ConnectionException;
 use Predis\Connection\NodeConnectionInterface;
+use Predis\PredisException;
 use Predis\Response\ErrorInterface;
 use Predis\Response\Status;
 
@@ -77,20 +78,29 @@ final class Predis implements Client
     public function close(): void
     {
         $this->connection->disconnect();
-        if ($this->latest !== null && $this->kind === 'RedisCluster') {
+        if ($this->kind === 'RedisCluster' && $this->latest !== null) {
             $this->leaveOut($this->latest);
-        } elseif ($this->latest !== null && $this->kind === 'SentinelReplication') {
-            $this->connection->remove($this->latest);
-        }
-        if ($this->kind === 'SentinelReplication') {
-            // A process that was forked asks on a connection of its own.
-            $this->connection->getSentinelConnection()->disconnect();
+        } elseif ($this->kind === 'SentinelReplication') {
+            $this->forgetPrimary();
         }
     }
 
     public function name(): string
     {
         return (string) ($this->latest ?? 'the server');
+    }
+
+    /** Has a Sentinel asked for the primary, by a connection of this process. */
+    private function forgetPrimary(): void
+    {
+        if ($this->latest !== null) {
+            $this->connection->remove($this->latest);
+        }
+        try {
+            $this->connection->getSentinelConnection()->disconnect();
+        } catch (PredisException) {
+            // No Sentinel is left.
+        }
     }
 
     /** Has a cluster ask another node, or any of them if all have failed. */
