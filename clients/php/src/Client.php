@@ -33,8 +33,11 @@ interface Client
      */
     public function exchange(#[\SensitiveParameter] array $words, Call $call, float $until): mixed;
 
-    /** Closes the connection, because a late reply would be taken for that of the next command. */
-    public function close(): void;
+    /**
+     * Closes the connection, because a late reply would be taken for that of the next command. Returns
+     * true if it finds the server of a key anew, so it needn't be made anew.
+     */
+    public function close(): bool;
 
     /** Returns the name of the latest server for messages. */
     public function name(): string;

@@ -70,9 +70,9 @@ final class Connection
 
     public function close(): void
     {
-        $this->client?->getValue()->close();
+        $isUsable = $this->client?->getValue()->close();
         $this->number++;
-        if ($this->isMadeAnew) {
+        if ($this->isMadeAnew && !$isUsable) {
             $this->client = null;
         }
     }

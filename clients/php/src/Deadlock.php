@@ -5,6 +5,4 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /** The server refused a wait that would never end. */
-final class Deadlock extends \RuntimeException implements LockException
-{
-}
+final class Deadlock extends \RuntimeException implements LockException {}

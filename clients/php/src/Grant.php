@@ -171,9 +171,7 @@ final class Grant
         }
     }
 
-    private function __clone()
-    {
-    }
+    private function __clone() {}
 
     /** Returns a margin before the end of a lease. It counts from the request, so the server ends it later. */
     private function deadline(float $lease, float $askedAt): float

@@ -30,8 +30,7 @@ final class Holder
         public readonly int $fence,
         public readonly bool $isUnclear = true,
         public readonly ?string $data = null,
-    ) {
-    }
+    ) {}
 
     public function token(): string
     {

@@ -57,11 +57,10 @@ final class Lock
     {
         try {
             $result = $work($grant);
-        } catch (\Throwable $thrown) {
-            $this->endOf($grant);
-            throw $thrown;
+        } finally {
+            $isHeld = $this->endOf($grant);
         }
-        return $this->endOf($grant) ? $result : throw new LockLost('the lock was lost before its release');
+        return $isHeld ? $result : throw new LockLost('the lock was lost before its release');
     }
 
     /**

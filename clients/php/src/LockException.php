@@ -5,6 +5,4 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /** Every exception of this library, except \InvalidArgumentException for a wrong argument. */
-interface LockException extends \Throwable
-{
-}
+interface LockException extends \Throwable {}

@@ -5,6 +5,4 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /** The lock was lost before using() released it. */
-final class LockLost extends \RuntimeException implements LockException
-{
-}
+final class LockLost extends \RuntimeException implements LockException {}

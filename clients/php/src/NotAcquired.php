@@ -5,6 +5,4 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /** Another client held the lock until the wait was over. Thrown by using() alone. */
-final class NotAcquired extends \RuntimeException implements LockException
-{
-}
+final class NotAcquired extends \RuntimeException implements LockException {}

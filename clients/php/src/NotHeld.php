@@ -5,6 +5,4 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /** The object has not acquired the lock. */
-final class NotHeld extends \LogicException implements LockException
-{
-}
+final class NotHeld extends \LogicException implements LockException {}

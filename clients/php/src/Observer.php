@@ -12,18 +12,12 @@ class Observer
      *
      * @param string $outcome granted, not acquired, cancelled or failed
      */
-    public function waited(Lock $lock, float $seconds, string $outcome): void
-    {
-    }
+    public function waited(Lock $lock, float $seconds, string $outcome): void {}
 
-    public function granted(Grant $grant): void
-    {
-    }
+    public function granted(Grant $grant): void {}
 
     /** Called once for each loss, by the call that finds it, or if a grant is dropped without a release. */
-    public function lost(Grant $grant): void
-    {
-    }
+    public function lost(Grant $grant): void {}
 
     /**
      * Called once for each outage that no exception reports: in a wait without a limit, at the end of

@@ -87,7 +87,7 @@ final class PhpRedis implements Client
         return $reply === false || $reply === [] ? null : $reply;
     }
 
-    public function close(): void
+    public function close(): bool
     {
         if ($this->isOpen) {
             // A connection that was closed before has none.
@@ -103,6 +103,7 @@ final class PhpRedis implements Client
         } catch (\RedisException) {
             // It is closed.
         }
+        return false;
     }
 
     public function name(): string

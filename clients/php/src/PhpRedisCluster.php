@@ -17,9 +17,7 @@ final class PhpRedisCluster implements Client
     /** The key of the next command. */
     private string $key = '';
 
-    public function __construct(private readonly \RedisCluster $cluster)
-    {
-    }
+    public function __construct(private readonly \RedisCluster $cluster) {}
 
     public function prefix(): string
     {
@@ -37,34 +35,38 @@ final class PhpRedisCluster implements Client
             throw new \LogicException('redis is in a MULTI, which would delay the lock');
         }
         if (!isset($this->served[$key])) {
+            // If a slot has no node, a cluster that is made anew may find one.
+            [$served, $this->served] = [$this->served, []];
             $this->cluster->exists($key);
             // Only the latest keys, so that their number has a limit.
-            $this->served = [$key => true] + array_slice($this->served, 0, 999);
+            $this->served = [$key => true] + array_slice($served, 0, 999);
         }
         $this->key = $key;
     }
 
     public function exchange(#[\SensitiveParameter] array $words, Call $call, float $until): mixed
     {
+        $began = Clock::now();
         try {
             return $this->send($this->prefix() . $this->key, $words);
         } catch (\RedisClusterException|\RedisException $thrown) {
-            // A redirection and a failure look the same, so a late reply may be on its way.
-            $this->close();
-            if ($until - Clock::now() < $this->patience()) {
+            // A redirection looks like a failure, but a late reply takes its time.
+            [$now, $patience] = [Clock::now(), $this->patience()];
+            if ($now - $began >= 0.9 * $patience || $until - $now < $patience) {
                 throw $thrown;
             }
         }
         return $this->follow($words, $call);
     }
 
-    public function close(): void
+    public function close(): bool
     {
         try {
             $this->cluster->close();
         } catch (\RedisClusterException|\RedisException) {
             // It is closed.
         }
+        return $this->served !== [];
     }
 
     public function name(): string

@@ -75,7 +75,7 @@ final class Predis implements Client
         };
     }
 
-    public function close(): void
+    public function close(): bool
     {
         $this->connection->disconnect();
         if ($this->kind === 'RedisCluster' && $this->latest !== null) {
@@ -83,6 +83,7 @@ final class Predis implements Client
         } elseif ($this->kind === 'SentinelReplication') {
             $this->forgetPrimary();
         }
+        return $this->kind === 'RedisCluster';
     }
 
     public function name(): string

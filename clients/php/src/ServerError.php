@@ -5,6 +5,4 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /** The server refused the command, for example NOPERM, WRONGPASS or WRONGTYPE. */
-final class ServerError extends \RuntimeException implements LockException
-{
-}
+final class ServerError extends \RuntimeException implements LockException {}
