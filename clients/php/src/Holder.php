@@ -57,9 +57,10 @@ final class Holder
         try {
             return $this->lent->retry(function (float $end) use ($call): bool {
                 $count = $this->lent->ask($this->lastWords(), $call, $end);
-                // If a reply was lost, the command before may have released the lock.
-                $mayHave = $call->unanswered > 0 && Clock::now() < $this->deadline;
-                return $count === count($this->options->keys) || $mayHave;
+                // If a reply was lost, the command before may have released the lock. A session has
+                // ended with its connection.
+                $isOver = $this->options->session || Clock::now() >= $this->deadline;
+                return $count === count($this->options->keys) || ($call->unanswered > 0 && !$isOver);
             }, $until ?? Clock::now() + $this->commands->timeout);
         } catch (\Throwable $thrown) {
             $this->leave();

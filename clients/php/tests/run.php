@@ -404,6 +404,9 @@ function test_a_session_is_lost_with_the_connection_of_the_programs_client(): vo
         $client instanceof Redis ? $client->rawCommand('MULTI') : $client->executeRaw(['MULTI']);
         thrown(fn () => $locks->lock('other')->isLocked());
         same([true, false], [$grant->isLost(), $grant->release()], "$name: after a transaction");
+        $grant = $locks->lock('k', session: true)->acquire();
+        kill_others(connection());
+        same(false, $grant->release(), "$name: after a lost connection");
     }
 }
 

@@ -203,18 +203,6 @@ function test_neither_the_end_of_the_object_nor_of_a_fork_releases_the_lock(): v
     same(true, cache_lock(0, $owner)->release(), 'released by its owner');
 }
 
-function test_an_object_and_its_copy_in_a_forked_process_exclude_each_other(): void
-{
-    $lock = cache_lock();
-    $answer = answer_of_child(fn () => json_encode($lock->get()));
-    same(['true', false], [$answer, $lock->get()], 'acquired there, and then here');
-    call('DEL', 'k');
-    $lock->get(function () use ($lock): void {
-        $answer = answer_of_child(fn () => json_encode([$lock->get(), $lock->get(fn () => 'done')]));
-        same('[false,false]', $answer, 'there, while it is held here');
-    });
-}
-
 function test_a_server_that_stands_still_is_an_outage_in_time(): void
 {
     $held = cache_lock(30, 'held', commandTimeout: 0.4);

@@ -96,24 +96,6 @@ function test_a_reader_becomes_the_writer_and_back(): void
     same([true, true], [$store->exists($key), $store->exists($other)], 'both read again');
 }
 
-function test_waiters_stand_in_the_queue_of_the_server(): void
-{
-    $holder = store();
-    $key = saved($holder);
-    $waits = fn (string $call) => fn () => store()->$call(new Key('k'));
-    $writer = in_child($waits('waitAndSave'));
-    until('the writer waits', fn () => waiters('k') === 1);
-    $reader = in_child($waits('waitAndSaveRead'));
-    until('the reader waits', fn () => waiters('k') === 2);
-    $holder->delete($key);
-    ended($writer);
-    same(1, waiters('k'), 'waiters after the writer was granted the lock');
-    [$granted] = locks()->lock('k')->holders();
-    $granted->release();
-    ended($reader);
-    same('shared', call('LOCK.INFO', 'k')[1], 'then the reader');
-}
-
 function test_the_lifetime_counts_from_the_request_of_the_grant(): void
 {
     call('LOCK.ACQUIRE', 'k', 'other', 'PX', 200);
