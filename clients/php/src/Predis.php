@@ -64,7 +64,7 @@ final class Predis implements Client
 
     public function exchange(#[\SensitiveParameter] array $words, Call $call, float $until): mixed
     {
-        $reply = $this->ask($this->node(), $words, $until);
+        $reply = $this->ask($this->latest, $words, $until);
         if ($reply instanceof ErrorInterface) {
             $reply = $this->follow($reply, $words, $until);
         }

@@ -134,9 +134,7 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
         $before = $this->holder($key);
         $lock = $this->locks->lock((string) $key, $this->initialTtl, shared: $shared, margin: 0.0);
         // The token of a key that is held changes its mode.
-        $acquire = fn (float $wait) => $before === null
-            ? $lock->acquire($wait)
-            : $lock->acquireAs($before->token(), $wait);
+        $acquire = fn (float $wait) => $lock->acquireAs($before?->token(), $wait);
         try {
             // Without a limit, only a try reports an outage.
             $grant = ($wait === INF ? $acquire(0.0) : null) ?? $acquire($wait);
