@@ -49,21 +49,13 @@ final class Heard extends Observer
     }
 }
 
-/** @return array<string, object> clients with another database and a prefix */
-function clients_with_prefix(): array
-{
-    $redis = connection();
-    $redis->select(3);
-    $redis->setOption(Redis::OPT_PREFIX, 'p:');
-    $parameters = ['host' => HOST, 'port' => port(), 'database' => 3];
-    return ['phpredis' => $redis, 'Predis' => new Predis\Client($parameters, ['prefix' => 'p:'])];
-}
-
 function test_a_client_lends_its_database_and_prefix(): void
 {
-    $there = connection();
-    $there->select(3);
-    foreach (clients_with_prefix() as $name => $client) {
+    [$redis, $there] = [connection(), connection()];
+    array_map(fn (Redis $it) => $it->select(3), [$redis, $there]);
+    $redis->setOption(Redis::OPT_PREFIX, 'p:');
+    $predis = new Predis\Client(['host' => HOST, 'port' => port(), 'database' => 3], ['prefix' => 'p:']);
+    foreach (['phpredis' => $redis, 'Predis' => $predis] as $name => $client) {
         $grant = (new Locks($client))->lock(['a', 'b'])->acquire();
         foreach (['p:a', 'p:b'] as $key) {
             same(true, $there->rawCommand('LOCK.CHECK', $key, $grant->token()) > 0, "$name: $key is held");
