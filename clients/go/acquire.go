@@ -2,15 +2,18 @@ package redislock
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"time"
 )
 
-// grace is the time after the limit in which a reply still counts.
-const grace = 100 * time.Millisecond
-
-// shortestLeave is the mark of a token that has no command on its way.
-const shortestLeave = time.Millisecond
+const (
+	// The time after the limit in which a reply still counts.
+	grace = 100 * time.Millisecond
+	// The mark of a token that has no command on its way.
+	shortestLeave = time.Millisecond
+)
 
 // acquire is an acquire of one token until a limit: it asks, it waits, and it leaves if it ends
 // without a grant. The states are those of docs/internals/clients.md.
@@ -19,42 +22,59 @@ type acquire struct {
 	options  *settings
 	commands *commands
 	call     *call
+	crowd    *crowd
 	// True if another process may use the token, so it must not be turned away later.
-	isTokenChosen bool
-	isTry         bool
-	began, until  time.Time
-	crowd         *crowd
+	isTokenChosen    bool
+	isTry, isEndless bool
+	until            time.Time
+	grace            time.Duration
 	// True if the latest reply was "not now", and nothing failed since.
 	isRefused bool
-	// True if the server may have a place or a grant of this token.
+	// True if the server has a place or a grant of this token by its latest reply.
 	isKnown bool
 	// True if the lock wasn't granted at once.
 	hasWaited bool
 }
 
-func newAcquire(lock *Lock, token secret, limit time.Duration) *acquire {
+// newAcquire makes an acquire with a limit, of which 0 tries once. If the program hasn't chosen a
+// token, it draws one.
+func newAcquire(lock *Lock, token string, limit time.Duration, until time.Time) *acquire {
 	a := &acquire{
-		lock: lock, options: lock.options, commands: lock.commands, call: lock.options.call(token),
-		isTry: limit == 0, began: time.Now(),
+		lock: lock, options: lock.options, commands: lock.commands, call: &call{token: token},
+		isTokenChosen: token != "", isTry: limit == 0, isEndless: limit >= century, until: until,
 	}
-	if a.isTry {
-		limit = a.commands.timeout
+	if !a.isTokenChosen {
+		a.call.token = randomText()
 	}
-	a.until = a.began.Add(min(limit, century))
+	if !a.isTry {
+		a.grace = grace
+	}
+	if a.options.replicas > 0 {
+		// The server replies within the command timeout.
+		a.grace += a.commands.timeout
+	}
 	return a
 }
 
 // run returns the grant. It fails with ErrNotAcquired if the server said "not now" until the limit.
-func (a *acquire) run(ctx context.Context) (*hold, error) {
+func (a *acquire) run(ctx context.Context) (h *hold, err error) {
+	a.crowd = a.commands.join(a.options.keys)
+	defer a.commands.quit(a.crowd)
 	if !a.isTry {
 		if err := a.enter(ctx); err != nil {
 			return nil, err
 		}
-		defer a.crowd.leave()
+		defer func() { a.crowd.turns <- struct{}{} }()
 	}
-	h, err := a.askUntilGranted(ctx)
+	for h == nil && err == nil {
+		err = a.commands.retry(ctx, a.until, a.note, func(within time.Duration) (err error) {
+			h, err = a.ask(ctx)
+			return err
+		})
+	}
 	if err == nil && a.options.session {
-		err = h.bind(ctx, a.until.Add(a.grace()))
+		end := earlier(a.until.Add(a.grace), time.Now().Add(a.commands.timeout))
+		err = h.confirm(ctx, end)
 	}
 	if err != nil {
 		a.leave(err)
@@ -64,164 +84,123 @@ func (a *acquire) run(ctx context.Context) (*hold, error) {
 }
 
 // enter waits until this acquire is one of the few that ask.
-func (a *acquire) enter(ctx context.Context) (err error) {
-	var repliedAt time.Time
-	a.crowd, repliedAt, err = a.commands.crowds.enter(ctx, a.options.keys, a.until)
-	if err != nil || repliedAt.IsZero() && a.crowd != nil {
-		return err
-	}
-	// The acquires that ask hear from the server at each sign of life, and note failures.
-	a.isRefused, a.hasWaited = time.Since(repliedAt) < signOfLife+a.commands.timeout, true
-	switch {
-	case a.crowd != nil:
+func (a *acquire) enter(ctx context.Context) error {
+	select {
+	case <-a.crowd.turns:
 		return nil
+	default:
+		a.hasWaited = true
+	}
+	_, err := await(ctx, a.crowd.turns, time.Until(a.until))
+	a.isRefused = a.commands.hasRefused(a.crowd)
+	switch {
+	case !isLate(err):
+		return err
 	case a.isRefused:
 		return ErrNotAcquired
 	}
-	cause := errors.New("no answer from the server to the acquires before this one")
-	return &outage{cause, a.commands.servers.address(a.call.key), true}
+	return &outage{a.commands.servers.address(a.options.keys[0]), err}
 }
 
-func (a *acquire) askUntilGranted(ctx context.Context) (*hold, error) {
-	var cause *outage
-	for pause := firstPause; ; {
-		if a.isRefused && a.isOver() {
-			return nil, ErrNotAcquired
-		}
-		askedAt := time.Now()
-		reply, err := a.ask(ctx, askedAt)
-		var fault *outage
-		switch {
-		case errors.As(err, &fault):
-			if a.isOver() && fault.isLate && a.isRefused {
-				return nil, ErrNotAcquired
-			}
-			a.note(fault)
-			// A last try that had little time says nothing about the cause.
-			if cause == nil || a.until.Sub(askedAt) > firstPause {
-				cause = fault
-			}
-			if err := pauseBefore(ctx, pause, a.until, cause); err != nil {
-				return nil, err
-			}
-			pause = min(2*pause, longestPause)
-			continue
-		case isGivenUp(err):
-			// Another client cancelled the wait, so it takes a new place.
-			reply = nil
-		case err != nil:
-			return nil, err
-		}
-		pause, cause = firstPause, nil
-		a.crowd.note(time.Now())
-		if granted, isGranted := reply.([]any); isGranted {
-			// The grant may be over. If it isn't, the server sets its lease anew.
-			if lease := a.options.firstLease(); time.Since(askedAt) <= lease/3 {
-				return a.hold(granted, lease, askedAt), nil
-			}
-			continue
-		}
-		a.isRefused = true
-		if a.isTry {
-			return nil, ErrNotAcquired
-		}
-		a.hasWaited = true
+// ask asks once. It returns no grant and no error if the acquire has to go on.
+func (a *acquire) ask(ctx context.Context) (*hold, error) {
+	if a.isRefused && a.isOver() {
+		return nil, ErrNotAcquired
 	}
+	askedAt := time.Now()
+	cmd, within, by, isKept := a.next()
+	reply, err := a.commands.ask(ctx, cmd, within, by)
+	switch {
+	case isLate(err) && a.isRefused && a.isOver():
+		return nil, ErrNotAcquired
+	case err != nil && !isGivenUp(err):
+		a.isKnown = a.isKnown || errors.Is(err, ErrNotReplicated)
+		return nil, err
+	}
+	a.commands.note(a.crowd, time.Now())
+	granted, isGranted := reply.([]any)
+	a.isKnown = isKept || isGranted
+	if isGranted {
+		// The grant may be over. If it isn't, the server sets its lease anew.
+		if time.Since(askedAt) > a.options.lease/3 {
+			return nil, nil
+		}
+		return a.hold(granted, askedAt), nil
+	}
+	// If another client cancelled the wait, it takes a new place.
+	a.isRefused = true
+	if a.isTry {
+		return nil, ErrNotAcquired
+	}
+	a.hasWaited = true
+	return nil, nil
+}
+
+// next returns the next command, its longest time, its way, and true if the server keeps a place
+// after a refusal. Once it has refused, the acquire waits there, the last time without a place.
+func (a *acquire) next() (cmd command, within time.Duration, by sender, isKept bool) {
+	c, left, timeout := a.commands, time.Until(a.until), a.commands.timeout
+	cmd, within, by = a.options.acquire(a.call, timeout), c.attempt, c.servers.acquires
+	isKept = a.isKnown
+	if a.isRefused {
+		block := min(signOfLife, a.options.lease/3, left)
+		cmd, within, by = a.options.waitFor(a.call, block, left, timeout), within+block, c.servers.waits
+		isKept = block < left
+	}
+	if a.options.replicas > 0 {
+		within, by = within+timeout, c.servers.waits
+	}
+	return cmd, min(within, left+a.grace), by, isKept
 }
 
 // note notes an outage. The end of a limit says nothing about the server.
 func (a *acquire) note(fault *outage) {
 	a.isRefused, a.hasWaited = false, true
-	if !a.isOver() || !fault.isLate {
-		a.crowd.note(time.Time{})
+	if !a.isOver() || !isLate(fault) {
+		a.commands.note(a.crowd, time.Time{})
 	}
-	if a.isEndless() {
+	if a.isEndless {
 		a.commands.report(fault)
 	}
 }
 
 func (a *acquire) isOver() bool { return !time.Now().Before(a.until) }
 
-func (a *acquire) isEndless() bool { return a.until.Sub(a.began) == century }
-
-// grace returns the time after the limit. The server replies to REPLICAS within the command
-// timeout.
-func (a *acquire) grace() time.Duration {
-	if a.options.replicas > 0 {
-		return grace + a.commands.timeout
-	}
-	return grace
-}
-
-// ask asks once. It notes whether the server may know this token afterwards.
-func (a *acquire) ask(ctx context.Context, askedAt time.Time) (any, error) {
-	wasKnown, unanswered := a.isKnown, a.call.unanswered.Load()
-	a.isKnown = true
-	left, timeout := a.until.Sub(askedAt), a.commands.timeout
-	by, end := askedAt.Add(a.commands.attempt), a.until
-	if !a.isTry || a.options.replicas > 0 {
-		end = end.Add(a.grace())
-	}
-	cmd, way, keepsPlace := a.options.acquire(a.call.token, timeout), a.commands.servers.acquire(), false
-	if !a.isTry && a.hasWaited {
-		block := min(signOfLife, a.options.firstLease()/3, left)
-		cmd, way = a.options.waitFor(a.call.token, block, left, timeout), a.commands.servers.wait()
-		by, keepsPlace = by.Add(block), block < left
-	}
-	if a.options.replicas > 0 {
-		by, way = by.Add(timeout), a.commands.servers.wait()
-	}
-	reply, err := a.commands.ask(ctx, a.call, cmd, earlier(by, end), way)
-	_, isGranted := reply.([]any)
-	switch {
-	case err != nil && a.isUnsent(unanswered) && !errors.Is(err, ErrNotReplicated):
-		a.isKnown = wasKnown
-	case err == nil && !isGranted:
-		// A command before may be executed after this one.
-		a.isKnown = keepsPlace || unanswered > 0 || a.call.unanswered.Load() > 0
-	}
-	return reply, err
-}
-
-// isUnsent returns true if the latest command can't have arrived. If the client of a cluster has
-// sent it before it failed to connect, there are more commands without a reply than before.
-func (a *acquire) isUnsent(before int32) bool {
-	return !a.call.isDoubtful && a.call.unanswered.Load() <= before
-}
-
-func (a *acquire) hold(reply []any, lease time.Duration, askedAt time.Time) *hold {
+func (a *acquire) hold(reply []any, askedAt time.Time) *hold {
 	fence, _ := reply[1].(int64)
 	h := newHold(a.lock, a.call.token, fence)
-	h.isUnclear = a.call.unanswered.Load() > 0 && !a.isTokenChosen
-	h.prolong(lease, askedAt)
+	h.isUnclear = a.call.isDoubtful.Load() && !a.isTokenChosen
+	h.prolong(a.options.lease, askedAt)
 	return h
 }
 
 // leave ends what the server may have of this token, in the background. The observer hears of an
 // outage unless the caller does.
 func (a *acquire) leave(err error) {
-	if !a.isKnown {
+	longest, cmd := a.options.longestTrace(), a.options.leave(a.call, shortestLeave)
+	switch isDoubtful := a.call.isDoubtful.Load(); {
+	case !isDoubtful && !a.isKnown:
 		return
-	}
-	longest := a.options.longestTrace()
-	cmd := a.options.leave(a.call.token, shortestLeave)
-	switch {
 	case a.isTokenChosen:
-		cmd = a.options.cancel(a.call.token)
-	case a.call.unanswered.Load() > 0:
-		cmd = a.options.leave(a.call.token, longest)
+		cmd = a.options.cancel(a.call)
+	case isDoubtful:
+		cmd = a.options.leave(a.call, longest)
 	}
 	onFault := a.commands.report
 	if errors.Is(err, ErrUnavailable) {
 		onFault = unreported
 	}
-	call, background := a.options.call(a.call.token), context.Background()
-	go func() {
-		until := time.Now().Add(longest)
-		// If it fails, the server ends the lock with its lease.
-		_ = a.commands.retry(background, until, onFault, func(end time.Time) error {
-			_, err := a.commands.ask(background, call, cmd, end, a.commands.servers.command)
-			return err
-		})
-	}()
+	background := context.Background()
+	// If it fails, the server ends the lock with its lease.
+	go a.commands.retry(background, time.Now().Add(longest), onFault, func(within time.Duration) error {
+		_, err := a.commands.ask(background, cmd, within, a.commands.servers.prompt)
+		return err
+	})
+}
+
+func randomText() string {
+	bits := make([]byte, 16)
+	// It never fails: the program is ended if the system has no random bits.
+	_, _ = rand.Read(bits)
+	return hex.EncodeToString(bits)
 }

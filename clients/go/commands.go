@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,20 +20,6 @@ const (
 	firstPause, longestPause = 50 * time.Millisecond, time.Second
 )
 
-// call is the commands of one call of the program.
-type call struct {
-	key   string
-	token secret
-	// The number of commands that got no reply, and may still arrive.
-	unanswered atomic.Int32
-	// True if the latest command may have arrived, but its caller got no reply.
-	isDoubtful bool
-}
-
-type callKey struct{}
-
-func (s *settings) call(token secret) *call { return &call{key: s.keys[0], token: token} }
-
 // commands sends commands for the locks of one client.
 type commands struct {
 	servers  *servers
@@ -42,141 +27,108 @@ type commands struct {
 	timeout  time.Duration
 	// The longest time of one attempt.
 	attempt time.Duration
-	crowds  crowds
 
-	mu   sync.Mutex
-	held map[*hold]struct{}
+	mu     sync.Mutex
+	crowds map[string]*crowd
+	held   map[*hold]struct{}
 	// The servers whose outage the observer knows of.
 	down map[string]bool
 }
 
-func newCommands(client redis.UniversalClient, observer Observer, timeout time.Duration) (*commands, error) {
-	attempt := max(min(timeout, attemptTime), timeout/3)
-	s, err := newServers(client, attempt, timeout)
-	return &commands{
-		servers: s, observer: observer, timeout: timeout, attempt: attempt,
-		crowds: crowds{byKeys: map[string]*crowd{}}, held: map[*hold]struct{}{}, down: map[string]bool{},
-	}, err
+// request is a command on its way.
+type request struct {
+	*redis.Cmd
+	call *call
+}
+
+// SetErr notes the error of a try. The client of a cluster repeats a command by itself.
+func (r *request) SetErr(err error) {
+	if !isReply(err) && wasSent(err) {
+		r.call.isDoubtful.Store(true)
+	}
+	r.Cmd.SetErr(err)
 }
 
 // ask sends a command once, and returns its reply. It fails with an *outage, with the error that
 // ends the call, or with the context's error if that is cancelled.
-func (c *commands) ask(
-	ctx context.Context, call *call, cmd command, until time.Time, by way,
-) (any, error) {
-	within := time.Until(until)
-	sent := redis.NewCmd(ctx, cmd.words...)
-	sent.SetFirstKeyPos(cmd.keyAt)
-	err := c.exchange(ctx, call, sent, within, by)
-	if isReply(err) {
-		c.recovered(call.key)
-	}
+func (c *commands) ask(ctx context.Context, cmd command, within time.Duration, by sender) (any, error) {
+	sent := &request{redis.NewCmd(ctx, cmd.words...), cmd.call}
+	sent.SetFirstKeyPos(int8(cmd.keyAt))
+	err := c.exchange(ctx, sent, within, by)
 	switch {
-	case err == nil:
-		return sent.Val(), nil
-	case errors.Is(err, redis.Nil):
-		return nil, nil
-	case ctx.Err() != nil:
+	case !isReply(err) && ctx.Err() != nil:
 		return nil, cancelled(ctx)
-	case isOutage(err):
+	case err != nil && isOutage(err):
 		c.servers.failed()
-		if isLate(err) && within > c.attempt*9/10 {
-			// A short limit says nothing about the connections.
-			c.servers.doubt(call.key)
-		}
-		return nil, newOutage(err, c.servers.address(call.key), within)
+		return nil, &outage{c.servers.address(cmd.key()), err}
 	}
-	return nil, final(err, call.token)
+	c.recovered(cmd.key())
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	return sent.Val(), final(err, cmd.call.token)
 }
 
 // exchange sends a command, and returns at the end of the time or of the context.
-func (c *commands) exchange(
-	ctx context.Context, call *call, cmd redis.Cmder, within time.Duration, by way,
-) error {
-	call.isDoubtful = false
+func (c *commands) exchange(ctx context.Context, sent *request, within time.Duration, by sender) error {
 	if within <= 0 {
 		return os.ErrDeadlineExceeded
 	}
-	call.isDoubtful = true
-	call.unanswered.Add(1)
 	// perf: Two goroutines for a command cost as much as the command.
-	if ctx.Done() == nil && within >= c.attempt-firstPause && by.isPrompt != nil && by.isPrompt() {
+	isPrompt := by == c.servers.prompt || by == c.servers.acquires
+	if isPrompt && ctx.Done() == nil && within >= c.attempt-firstPause {
 		limited, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
-		return call.replied(call.sent(by.process(limited, cmd)))
+		return by.Process(limited, sent)
 	}
 	// A deadline of the context would have go-redis close the connection. What was sent goes on
 	// without the caller, so its connection stays usable.
-	sending, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), callKey{}, call))
+	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	replied := make(chan error, 1)
-	go func() { replied <- call.sent(by.process(sending, cmd)) }()
+	go func() { replied <- by.Process(sending, sent) }()
+	result, err := await(ctx, replied, within)
+	if err != nil {
+		sent.call.isDoubtful.Store(true)
+		return err
+	}
+	return result
+}
+
+// await waits for a value, until the end of the time or of the context.
+func await[T any](ctx context.Context, from <-chan T, within time.Duration) (value T, err error) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
-	case err := <-replied:
-		return call.replied(err)
+	case value = <-from:
+		return value, nil
 	case <-timer.C:
-		return os.ErrDeadlineExceeded
+		within = within.Round(time.Millisecond)
+		return value, fmt.Errorf("no answer within %v: %w", within, os.ErrDeadlineExceeded)
 	case <-ctx.Done():
-		return cancelled(ctx)
+		return value, cancelled(ctx)
 	}
-}
-
-// sent notes the outcome of a command.
-func (c *call) sent(err error) error {
-	if isReply(err) || !wasSent(err) {
-		c.unanswered.Add(-1)
-	}
-	return err
-}
-
-// replied notes the outcome of the latest command for its caller.
-func (c *call) replied(err error) error {
-	c.isDoubtful = !isReply(err) && wasSent(err)
-	return err
 }
 
 // retry repeats an action after outages, until it succeeds or the time is over. OnFault hears of
 // each outage.
 func (c *commands) retry(
-	ctx context.Context, until time.Time, onFault func(*outage), act func(end time.Time) error,
+	ctx context.Context, until time.Time, onFault func(*outage), act func(within time.Duration) error,
 ) error {
-	var fault *outage
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		began := time.Now()
-		err := act(earlier(until, began.Add(c.attempt)))
-		var latest *outage
-		if !errors.As(err, &latest) {
+		err := act(min(c.attempt, time.Until(until)))
+		var fault *outage
+		if !errors.As(err, &fault) {
 			return err
-		}
-		// A last try that had little time says nothing about the cause.
-		if fault == nil || until.Sub(began) > firstPause {
-			fault = latest
 		}
 		onFault(fault)
-		if err := pauseBefore(ctx, pause, until, fault); err != nil {
+		left := time.Until(until)
+		if _, err := await[any](ctx, nil, min(pause, left)); !isLate(err) {
 			return err
 		}
-	}
-}
-
-// pauseBefore pauses before the next try. It returns the fault if there is no time for one.
-func pauseBefore(ctx context.Context, pause time.Duration, until time.Time, fault error) error {
-	left := time.Until(until)
-	if left <= 0 {
-		return fault
-	}
-	if beforeLast := left - firstPause; beforeLast > 0 {
-		left = beforeLast
-	}
-	timer := time.NewTimer(min(pause, left))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return cancelled(ctx)
+		if left <= pause {
+			return fault
+		}
 	}
 }
 
@@ -184,13 +136,13 @@ func pauseBefore(ctx context.Context, pause time.Duration, until time.Time, faul
 func (c *commands) ofEachKey(
 	ctx context.Context, call *call, keys []string, verb string, words ...any,
 ) (replies []any, err error) {
-	ctx, until, stop := c.bounded(ctx)
+	ctx, until, stop := bounded(ctx, c.timeout)
 	defer stop()
-	err = c.retry(ctx, until, unreported, func(end time.Time) error {
+	err = c.retry(ctx, until, unreported, func(time.Duration) error {
 		replies = nil
 		for _, key := range keys {
-			cmd := command{append([]any{verb, key}, words...), 1}
-			reply, err := c.ask(ctx, call, cmd, end, c.servers.command)
+			cmd := command{call, append([]any{verb, key}, words...), 1}
+			reply, err := c.ask(ctx, cmd, min(c.attempt, time.Until(until)), c.servers.prompt)
 			if err != nil {
 				return err
 			}
@@ -201,22 +153,14 @@ func (c *commands) ofEachKey(
 	return replies, err
 }
 
-// bounded returns the end of a call that doesn't wait for a lock, and the context without its
-// deadline.
-func (c *commands) bounded(ctx context.Context) (within context.Context, until time.Time, stop func()) {
-	until = time.Now().Add(c.timeout)
-	if deadline, isLimited := ctx.Deadline(); isLimited {
-		until = earlier(until, deadline)
-	}
-	within, stop = withoutDeadline(ctx)
-	return within, until, stop
-}
-
-// withoutDeadline returns a context that ends only when the other one is cancelled. The end of a
-// limit isn't the end of its call: a reply may still come in time.
-func withoutDeadline(ctx context.Context) (within context.Context, stop func()) {
-	if _, isLimited := ctx.Deadline(); !isLimited {
-		return ctx, func() {}
+// bounded returns the end of a call with a limit, and a context that ends only when that of the
+// call is cancelled. The end of a deadline isn't the end of its call: a reply may still come in
+// time.
+func bounded(ctx context.Context, limit time.Duration) (within context.Context, until time.Time, stop func()) {
+	until = time.Now().Add(limit)
+	deadline, isLimited := ctx.Deadline()
+	if !isLimited {
+		return ctx, until, func() {}
 	}
 	within, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	forget := context.AfterFunc(ctx, func() {
@@ -224,7 +168,7 @@ func withoutDeadline(ctx context.Context) (within context.Context, stop func()) 
 			cancel(context.Cause(ctx))
 		}
 	})
-	return within, func() {
+	return within, earlier(until, deadline), func() {
 		forget()
 		cancel(nil)
 	}
@@ -246,7 +190,7 @@ func (c *commands) report(fault *outage) {
 	c.down[fault.address] = true
 	c.mu.Unlock()
 	if !isKnown {
-		c.observer.unavailable(fault)
+		tell(c.observer.Unavailable, error(fault))
 	}
 }
 

@@ -7,9 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -45,76 +44,30 @@ func (e *ArgumentError) Error() string {
 	return fmt.Sprintf("redislock: %s must be %s", e.Argument, e.Reason)
 }
 
-// secret returns a token, which controls a grant. It is a function because no text form of a
-// function, nor of what has it, shows the token.
-type secret func() string
-
-func newSecret(token string) secret { return func() string { return token } }
-
-// outage is an ErrUnavailable with its cause.
+// outage is an ErrUnavailable with the server that failed, and the cause.
 type outage struct {
-	cause error
-	// The server that failed.
 	address string
-	// True if no reply came in time, and false if something failed.
-	isLate bool
+	cause   error
 }
 
-func (o *outage) Error() string { return ErrUnavailable.Error() + ": " + o.cause.Error() }
+func (o *outage) Error() string { return fmt.Sprintf("%v: %s: %v", ErrUnavailable, o.address, o.cause) }
 
 func (o *outage) Unwrap() []error { return []error{ErrUnavailable, o.cause} }
 
-func newOutage(cause error, address string, within time.Duration) *outage {
-	if isLate(cause) {
-		return &outage{&noAnswer{address, within}, address, true}
-	}
-	var dial *net.OpError
-	if errors.As(cause, &dial) {
-		// Its text has the address.
-		return &outage{cause, address, false}
-	}
-	return &outage{fmt.Errorf("%s: %w", address, cause), address, false}
-}
-
-// noAnswer is a time that passed without a reply.
-type noAnswer struct {
-	address string
-	within  time.Duration
-}
-
-func (e *noAnswer) Error() string {
-	return fmt.Sprintf("no answer from %s within %v", e.address, max(e.within, 0).Round(time.Millisecond))
-}
-
-// Unwrap makes errors.Is(err, os.ErrDeadlineExceeded) true.
-func (e *noAnswer) Unwrap() error { return os.ErrDeadlineExceeded }
-
-// replyOf returns the text of a server's error, or false for an error of the driver.
-func replyOf(err error) (string, bool) {
+// replyOf returns the text of a server's error, or "" for an error of the driver.
+func replyOf(err error) string {
 	var said redis.Error
 	if !errors.As(err, &said) {
-		return "", false
+		return ""
 	}
-	return said.Error(), true
+	return said.Error()
 }
 
 // isReply returns true if a server has replied. A nil is a reply, too.
-func isReply(err error) bool {
-	_, isSaid := replyOf(err)
-	return err == nil || isSaid
-}
+func isReply(err error) bool { return err == nil || replyOf(err) != "" }
 
-// isOfReplica returns true if the server that replied takes no writes.
-func isOfReplica(err error) bool {
-	text, _ := replyOf(err)
-	return strings.HasPrefix(text, "READONLY ")
-}
-
-func isLate(err error) bool {
-	var network net.Error
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.Is(err, redis.ErrPoolTimeout) || errors.As(err, &network) && network.Timeout()
-}
+// isLate returns true if no reply came in time, and false if something failed.
+func isLate(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
 // wasSent returns false if an error says that its command was never sent.
 func wasSent(err error) bool {
@@ -137,31 +90,20 @@ var passing = []string{
 
 // isOutage returns true if the same command may succeed later, or at another server.
 func isOutage(err error) bool {
-	text, isSaid := replyOf(err)
-	if isSaid {
+	if text := replyOf(err); text != "" {
 		return startsWithAny(text, passing)
 	}
 	var network net.Error
-	var system syscall.Errno
-	return isLate(err) || errors.As(err, &network) || errors.As(err, &system) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, context.Canceled) || startsWithAny(err.Error(), unconnected)
 }
 
 func startsWithAny(text string, beginnings []string) bool {
-	for _, beginning := range beginnings {
-		if strings.HasPrefix(text, beginning) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(beginnings, func(it string) bool { return strings.HasPrefix(text, it) })
 }
 
 // isGivenUp returns true if another client has sent a LOCK.CANCEL for the wait.
-func isGivenUp(err error) bool {
-	text, _ := replyOf(err)
-	return strings.HasPrefix(text, "UNBLOCKED")
-}
+func isGivenUp(err error) bool { return strings.HasPrefix(replyOf(err), "UNBLOCKED") }
 
 // serverError is a server's error without the token.
 type serverError string
@@ -172,22 +114,17 @@ func (e serverError) Error() string { return string(e) }
 func (serverError) RedisError() {}
 
 // final returns the error for the caller. Its text never has the token.
-func final(err error, token secret) error {
-	text, isSaid := replyOf(err)
+func final(err error, token string) error {
+	text := replyOf(err)
 	switch {
-	case !isSaid:
-		return err
-	case strings.HasPrefix(text, "DEADLOCK"):
+	case strings.HasPrefix(text, "DEADLOCK "):
 		return fmt.Errorf("%w: %s", ErrDeadlock, strings.TrimPrefix(text, "DEADLOCK "))
-	case strings.HasPrefix(text, "NOREPLICAS"):
+	case strings.HasPrefix(text, "NOREPLICAS "):
 		return fmt.Errorf("%w: %s", ErrNotReplicated, strings.TrimPrefix(text, "NOREPLICAS "))
 	case strings.HasPrefix(text, "ERR unknown command 'LOCK."):
 		return ErrModuleMissing
-	case strings.HasPrefix(text, "ERR Protocol error: unauthenticated"):
-		// The server's reply to a long command before the password.
-		return serverError("NOAUTH Authentication required.")
-	case token() != "" && strings.Contains(text, token()):
-		return serverError(strings.ReplaceAll(text, token(), "(token)"))
+	case token != "" && strings.Contains(text, token):
+		return serverError(strings.ReplaceAll(text, token, "(token)"))
 	}
 	return err
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/redis-lock/redis-lock/clients/go/internal/shape"
 )
 
 // Grant is a grant of a lock. Whoever has it may extend or release it. It is safe for concurrent
@@ -15,26 +13,21 @@ import (
 // Release it, or hand it on with Detach. A Grant that is collected before that counts as lost: the
 // library logs it, calls Observer.Lost, and releases the lock.
 type Grant struct {
-	hold  *hold
-	lock  *Lock
-	token secret
-	fence int64
+	// No text shows what is behind the pointer, so none shows the token.
+	hold *hold
 }
 
-// grantOf returns a grant of a hold. It is released when it is collected only if it is watched.
-func grantOf(h *hold) *Grant { return &Grant{h, h.lock, h.token, h.fence} }
-
 // Lock returns the lock that was acquired.
-func (g *Grant) Lock() *Lock { return g.lock }
+func (g *Grant) Lock() *Lock { return g.hold.lock }
 
 // Keys returns the keys.
-func (g *Grant) Keys() []string { return g.lock.Keys() }
+func (g *Grant) Keys() []string { return g.hold.lock.Keys() }
 
 // Fence returns the fencing token: greater than that of every earlier grant of the keys.
-func (g *Grant) Fence() int64 { return g.fence }
+func (g *Grant) Fence() int64 { return g.hold.fence }
 
 // Token returns the token. Who knows it controls this grant.
-func (g *Grant) Token() string { return g.token() }
+func (g *Grant) Token() string { return g.hold.token }
 
 // String returns the keys, the state and the fence, without the token.
 func (g *Grant) String() string {
@@ -63,7 +56,7 @@ func (g *Grant) Left() time.Duration {
 // before, and with ErrNotHeld if it was released before. If it fails with ErrUnavailable, or
 // because the context ends, the release goes on in the background until the lease is over.
 func (g *Grant) Release(ctx context.Context) error {
-	ctx, until, stop := g.hold.commands.bounded(ctx)
+	ctx, until, stop := bounded(ctx, g.hold.commands.timeout)
 	defer stop()
 	return g.hold.release(ctx, until)
 }
@@ -81,16 +74,13 @@ func (g *Grant) Extend(ctx context.Context, lease time.Duration) error {
 	case left:
 		return ErrNotHeld
 	}
-	if _, mayShrink := shape.Of(ctx); mayShrink {
-		return g.hold.extend(ctx, lease, g.hold.exactly(lease))
-	}
-	return g.hold.extend(ctx, lease, g.hold.growth(lease))
+	return g.hold.extend(ctx, lease)
 }
 
 // TTL asks the server what is left of the lease; 0 if this grant doesn't hold all its keys.
 func (g *Grant) TTL(ctx context.Context) (time.Duration, error) {
-	o := g.hold.options
-	replies, err := g.hold.commands.ofEachKey(ctx, o.call(g.hold.token), o.keys, "LOCK.CHECK", g.Token())
+	c := &call{token: g.Token()}
+	replies, err := g.hold.commands.ofEachKey(ctx, c, g.hold.options.keys, "LOCK.CHECK", c.token)
 	least := Unlimited
 	for _, reply := range replies {
 		ms, _ := reply.(int64)
@@ -112,7 +102,7 @@ func (g *Grant) Owned(ctx context.Context) (bool, error) {
 // isn't renewed here any more. It fails with ErrNotHeld if the grant has ended, and with an
 // *ArgumentError for a session, which ends with its connection.
 func (g *Grant) Detach() error {
-	if g.hold.tie != nil {
+	if g.hold.session != nil {
 		return &ArgumentError{"session", "off to detach a grant"}
 	}
 	if !g.hold.end(left) {
@@ -162,7 +152,7 @@ func (g *Grant) exit(ctx context.Context) error {
 	case errors.Is(err, ErrLost):
 		return err
 	case err != nil && !errors.Is(err, ErrNotHeld):
-		g.hold.commands.observer.unavailable(err)
+		tell(g.hold.commands.observer.Unavailable, err)
 	}
 	return nil
 }

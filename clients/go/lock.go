@@ -2,8 +2,6 @@ package redislock
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"runtime"
@@ -67,18 +65,18 @@ type Holder struct {
 	// Fence is the fence of its grant.
 	Fence int64
 	// Data is what WithData says.
-	Data  string
-	token secret
+	Data string
+	// No text shows what is behind the pointer.
+	token *string
 }
 
 // Token returns the token, or "" if this client may not write the key. Who knows it controls the
 // grant.
-func (h Holder) Token() string { return h.token() }
+func (h Holder) Token() string { return *h.token }
 
 // Holders asks the server who holds the keys now, within the command timeout.
 func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
-	call := l.options.call(newSecret(""))
-	replies, err := l.commands.ofEachKey(ctx, call, l.options.keys, "LOCK.INFO", "WAITERS", 0)
+	replies, err := l.commands.ofEachKey(ctx, &call{}, l.options.keys, "LOCK.INFO", "WAITERS", 0)
 	var holders []Holder
 	for _, reply := range replies {
 		items, _ := fieldsOf(reply)["holders"].([]any)
@@ -87,7 +85,7 @@ func (l *Lock) Holders(ctx context.Context) ([]Holder, error) {
 			fence, _ := fields["fence"].(int64)
 			data, _ := fields["data"].(string)
 			token, _ := fields["token"].(string)
-			holders = append(holders, Holder{fence, data, newSecret(token)})
+			holders = append(holders, Holder{fence, data, &token})
 		}
 	}
 	return holders, err
@@ -110,21 +108,19 @@ func (l *Lock) acquire(ctx context.Context, limit time.Duration) (*Grant, error)
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx)
 	}
-	within, stop := withoutDeadline(ctx)
+	limit = min(limit, century)
+	longest := limit
+	if limit == 0 {
+		longest = l.commands.timeout
+	}
+	within, until, stop := bounded(ctx, longest)
 	defer stop()
 	s, isShaped := shape.Of(ctx)
-	token := secret(s.Token)
-	if token == nil {
-		token = newSecret(randomText())
-	}
-	a := newAcquire(l, token, limit)
-	a.isTokenChosen = s.IsChosen
-	if deadline, isLimited := ctx.Deadline(); isLimited {
-		a.until = earlier(a.until, deadline)
-	}
+	a := newAcquire(l, s.Token, limit, until)
+	began := time.Now()
 	h, err := a.run(within)
-	if a.hasWaited || err != nil {
-		l.commands.observer.waited(l, time.Since(a.began), outcomeOf(err))
+	if observe := l.commands.observer.Waited; observe != nil && (a.hasWaited || err != nil) {
+		protect(func() { observe(l, time.Since(began), outcomeOf(err)) })
 	}
 	switch {
 	case err == nil:
@@ -137,7 +133,8 @@ func (l *Lock) acquire(ctx context.Context, limit time.Duration) (*Grant, error)
 
 // granted makes the grant of a hold. A shaped one isn't released when it is collected.
 func (l *Lock) granted(h *hold, isShaped bool) *Grant {
-	grant := grantOf(h)
+	grant := &Grant{h}
+	h.isShaped = isShaped
 	if !isShaped {
 		runtime.AddCleanup(grant, (*hold).drop, h)
 	}
@@ -156,13 +153,6 @@ func outcomeOf(err error) Outcome {
 		return Cancelled
 	}
 	return Failed
-}
-
-func randomText() string {
-	bits := make([]byte, 16)
-	// It never fails: the program is ended if the system has no random bits.
-	_, _ = rand.Read(bits)
-	return hex.EncodeToString(bits)
 }
 
 // isPastDeadline returns true if the time of a context is over, also if its own timer hasn't fired yet.

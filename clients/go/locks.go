@@ -26,44 +26,43 @@ type Locks struct {
 }
 
 // LocksOption is an option of New.
-type LocksOption func(*choices)
-
-type choices struct {
-	timeout  time.Duration
-	observer Observer
-}
+type LocksOption func(*commands)
 
 // WithCommandTimeout sets the longest time of every call that doesn't wait for a lock, including
 // connecting and sending again. Default: 1 s.
-func WithCommandTimeout(d time.Duration) LocksOption {
-	return func(c *choices) { c.timeout = d }
-}
+func WithCommandTimeout(d time.Duration) LocksOption { return func(c *commands) { c.timeout = d } }
 
 // WithObserver sets the observer.
 func WithObserver(observer Observer) LocksOption {
-	return func(c *choices) { c.observer = observer }
+	return func(c *commands) { c.observer = observer }
 }
 
 // New returns a maker of locks on the servers of a *redis.Client (also one of NewFailoverClient) or
 // of a *redis.ClusterClient, or of what embeds one. It sends nothing. It fails with an
 // *ArgumentError.
 //
-// Locks uses the client's connections. A second client of the same settings has those for waits and
-// sessions, and in a cluster all. It is closed when the Locks is closed or collected.
+// Locks uses the client's connections. A second client of the same settings has those for waits, and
+// in a cluster all. It is closed when the Locks is closed or collected.
 func New(client redis.UniversalClient, options ...LocksOption) (*Locks, error) {
-	c := choices{timeout: time.Second}
+	c := &commands{
+		timeout: time.Second, crowds: map[string]*crowd{}, held: map[*hold]struct{}{}, down: map[string]bool{},
+	}
 	for _, option := range options {
-		option(&c)
+		option(c)
 	}
 	if c.timeout <= 0 {
 		return nil, &ArgumentError{"command timeout", "greater than 0"}
 	}
-	all, err := newCommands(client, c.observer, c.timeout)
-	if err != nil {
+	if c.observer.Unavailable == nil {
+		c.observer.Unavailable = warn
+	}
+	c.attempt = max(min(c.timeout, attemptTime), c.timeout/3)
+	var err error
+	if c.servers, err = newServers(client, c.attempt, c.timeout); err != nil {
 		return nil, err
 	}
-	runtime.AddCleanup(all, func(s *servers) { _ = s.close() }, all.servers)
-	return &Locks{all}, nil
+	runtime.AddCleanup(c, func(s *servers) { _ = s.close() }, c.servers)
+	return &Locks{c}, nil
 }
 
 // Lock returns a lock on one key. It sends nothing. It fails with an *ArgumentError.
@@ -93,12 +92,12 @@ func (l *Locks) Adopt(
 	if token == "" || len(token) > mostToken || token == "*" {
 		return nil, &ArgumentError{"token", "1 to 256 bytes, and not *"}
 	}
-	h := newHold(lock, newSecret(token), fence)
+	ctx, until, stop := bounded(ctx, l.commands.timeout)
+	defer stop()
+	h := newHold(lock, token, fence)
 	// A command of the first process may still arrive.
 	h.isUnclear = true
-	lease := lock.options.firstLease()
-	if err := h.extend(ctx, lease, h.growth(lease)); err != nil {
-		h.abandon()
+	if err := h.confirm(ctx, until); err != nil {
 		if errors.Is(err, ErrLost) {
 			return nil, ErrNotHeld
 		}
@@ -111,7 +110,7 @@ func (l *Locks) Adopt(
 // ReleaseAll releases all grants of this object's locks within the command timeout, and returns how
 // many still held. If a release fails, the others are released nevertheless.
 func (l *Locks) ReleaseAll(ctx context.Context) (int, error) {
-	ctx, until, stop := l.commands.bounded(ctx)
+	ctx, until, stop := bounded(ctx, l.commands.timeout)
 	defer stop()
 	all := l.commands.all()
 	failures := make(chan error, len(all))
@@ -131,8 +130,8 @@ func (l *Locks) ReleaseAll(ctx context.Context) (int, error) {
 	return count, failed
 }
 
-// Close closes the connections for waits and sessions, and in a cluster all. The program's client
-// stays open, and held locks stay held. Later calls fail with redis.ErrClosed.
+// Close closes the connections for waits, and in a cluster all but those of sessions that are held.
+// The program's client stays open, and held locks stay held. Later calls fail with redis.ErrClosed.
 func (l *Locks) Close() error { return l.commands.servers.close() }
 
 // String returns the address of the servers.

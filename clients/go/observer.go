@@ -30,24 +30,14 @@ type Observer struct {
 	Unavailable func(err error)
 }
 
-func (o *Observer) waited(lock *Lock, waited time.Duration, outcome Outcome) {
-	if o.Waited != nil {
-		protect(func() { o.Waited(lock, waited, outcome) })
-	}
-}
+// warn is the default of Unavailable.
+func warn(err error) { slog.Warn("redislock", "error", err) }
 
-// tell calls a function of an observer, unless it is nil.
+// tell calls a function of the program, unless it is nil.
 func tell[T any](hook func(T), fact T) {
 	if hook != nil {
 		protect(func() { hook(fact) })
 	}
-}
-
-func (o *Observer) unavailable(err error) {
-	if o.Unavailable == nil {
-		slog.Warn("redislock", "error", err)
-	}
-	tell(o.Unavailable, err)
 }
 
 // protect calls a function of the program, and logs its panic.

@@ -2,6 +2,9 @@ package redislock
 
 import (
 	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +21,10 @@ const (
 	longestMargin = time.Second
 	// The longest time of LEAVE that the server takes.
 	longestLeave = 24 * time.Hour
+	// The longest time that is counted: no end.
+	century = 100 * 365 * 24 * time.Hour
+	// The value of an option that isn't set.
+	unset = math.MinInt
 )
 
 // settings are the keys and the options of a lock.
@@ -28,7 +35,6 @@ type settings struct {
 	limit, permits, replicas                    int
 	data                                        *string
 	onLost                                      func(*Grant)
-	wrong                                       *ArgumentError
 }
 
 // Option is an option of Locks.Lock and Locks.LockAll, which return an *ArgumentError for a wrong
@@ -37,13 +43,13 @@ type Option func(*settings)
 
 // WithLease sets how long others wait if this process dies. Default: 30 s.
 func WithLease(d time.Duration) Option {
-	return func(s *settings) { s.lease = s.positive("lease", d) }
+	return func(s *settings) { s.lease = d }
 }
 
 // WithWait limits the time that Acquire and Do wait. 0 tries once. Default: no limit except the
 // context's.
 func WithWait(d time.Duration) Option {
-	return func(s *settings) { s.wait = s.zeroOrMore("wait", d) }
+	return func(s *settings) { s.wait = d }
 }
 
 // WithShared makes the lock shared: shared holders admit each other.
@@ -53,12 +59,12 @@ func WithShared() Option {
 
 // WithLimit makes the lock a semaphore of n permits, 1 to 2^32-1, of which a grant takes one.
 func WithLimit(n int) Option {
-	return func(s *settings) { s.limit = s.count("limit", n, mostPermits) }
+	return func(s *settings) { s.limit = n }
 }
 
 // WithPermits makes a grant take n permits of the WithLimit. Default: 1.
 func WithPermits(n int) Option {
-	return func(s *settings) { s.permits = s.count("permits", n, mostPermits) }
+	return func(s *settings) { s.permits = n }
 }
 
 // WithSession ties each grant to a connection of its own, and the grant ends with that connection.
@@ -69,7 +75,7 @@ func WithSession() Option {
 // WithKeep sets how long the server keeps the place of a waiter that it doesn't hear of. Default:
 // 10 s.
 func WithKeep(d time.Duration) Option {
-	return func(s *settings) { s.keep = s.positive("keep", d) }
+	return func(s *settings) { s.keep = d }
 }
 
 // WithoutRenewal makes a grant end with its lease. By default the lease is renewed at a third of
@@ -82,35 +88,30 @@ func WithoutRenewal() Option {
 // can stop before anybody else has the lock. It is less than the lease. Default: a tenth of the
 // lease, and at most 1 s.
 func WithMargin(d time.Duration) Option {
-	return func(s *settings) { s.margin = s.zeroOrMore("margin", d) }
+	return func(s *settings) { s.margin = d }
 }
 
 // WithMaxHold sets how long the lease is renewed, from the grant: the grant is lost then. Unlimited
 // has no end. Default: 24 h.
 func WithMaxHold(d time.Duration) Option {
-	return func(s *settings) { s.maxHold = s.positive("max hold", d) }
+	return func(s *settings) { s.maxHold = d }
 }
 
 // WithAtLeast keeps others out until this time after the grant, though the lock is released before.
 // Default: 0.
 func WithAtLeast(d time.Duration) Option {
-	return func(s *settings) { s.atLeast = s.zeroOrMore("at least", d) }
+	return func(s *settings) { s.atLeast = d }
 }
 
 // WithData shows up to 1024 bytes in LOCK.INFO to everyone who may read the key.
 func WithData(data string) Option {
-	return func(s *settings) {
-		if len(data) > mostData {
-			s.refuse("data", fmt.Sprintf("at most %d bytes", mostData))
-		}
-		s.data = &data
-	}
+	return func(s *settings) { s.data = &data }
 }
 
 // WithReplicas makes every acquire wait until n replicas, 1 to 1000, have acknowledged the grant,
 // within the command timeout. Otherwise the error is ErrNotReplicated.
 func WithReplicas(n int) Option {
-	return func(s *settings) { s.replicas = s.count("replicas", n, mostReplicas) }
+	return func(s *settings) { s.replicas = n }
 }
 
 // WithOnLost calls a function once for each loss, in a goroutine of its own.
@@ -118,140 +119,128 @@ func WithOnLost(onLost func(*Grant)) Option {
 	return func(s *settings) { s.onLost = onLost }
 }
 
-const byDefault time.Duration = -1
-
 func newSettings(keys []string, options []Option) (*settings, error) {
 	s := &settings{
-		keys: append([]string(nil), keys...), lease: 30 * time.Second, margin: byDefault,
-		keep: 10 * time.Second, maxHold: 24 * time.Hour, wait: Unlimited, renews: true,
+		keys: slices.Clone(keys), lease: 30 * time.Second, margin: unset, keep: 10 * time.Second,
+		maxHold: 24 * time.Hour, wait: Unlimited, renews: true, limit: unset, permits: unset, replicas: unset,
 	}
 	for _, option := range options {
 		option(s)
 	}
-	if s.margin == byDefault {
+	if s.margin == unset {
 		s.margin = min(s.lease/10, longestMargin)
 	}
-	s.checkTogether()
-	if s.wrong != nil {
-		return nil, s.wrong
+	if err := s.check(); err != nil {
+		return nil, err
 	}
+	for _, d := range []*time.Duration{&s.lease, &s.margin, &s.keep, &s.maxHold, &s.atLeast, &s.wait} {
+		*d = min(*d, century)
+	}
+	s.lease = min(s.lease, s.maxHold+s.margin)
 	return s, nil
 }
 
-func (s *settings) checkTogether() {
-	if len(s.keys) == 0 {
-		s.refuse("keys", "at least one key")
-	}
-	seen := map[string]bool{}
-	for _, key := range s.keys {
-		if seen[key] {
-			s.refuse("keys", "different from each other")
+func (s *settings) check() error {
+	const positive, notNegative = "greater than 0", "0 or greater"
+	for _, rule := range []struct {
+		argument string
+		isKept   bool
+		mustBe   string
+	}{
+		{"keys", len(s.keys) > 0, "at least one key"},
+		{"keys", areDistinct(s.keys), "different from each other"},
+		{"lease", s.lease > 0, positive},
+		{"margin", s.margin >= 0, notNegative},
+		{"margin", s.margin < s.lease, "less than the lease"},
+		{"keep", s.keep > 0, positive},
+		{"max hold", s.maxHold > 0, positive},
+		{"at least", s.atLeast >= 0, notNegative},
+		{"wait", s.wait >= 0, notNegative},
+		{"limit", isCount(s.limit, mostPermits), fmt.Sprintf("1 to %d", mostPermits)},
+		{"permits", s.permits == unset || s.limit != unset, "set together with a limit"},
+		{"permits", isCount(s.permits, s.limit), "1 or greater, and at most the limit"},
+		{"replicas", isCount(s.replicas, mostReplicas), fmt.Sprintf("1 to %d", mostReplicas)},
+		{"data", s.data == nil || len(*s.data) <= mostData, fmt.Sprintf("at most %d bytes", mostData)},
+	} {
+		if !rule.isKept {
+			return &ArgumentError{rule.argument, rule.mustBe}
 		}
-		seen[key] = true
 	}
-	if s.margin >= s.lease {
-		s.refuse("margin", "less than the lease")
-	}
-	if s.permits > 0 && s.limit == 0 {
-		s.refuse("permits", "set together with a limit")
-	}
-	if s.permits > s.limit {
-		s.refuse("permits", "at most the limit")
-	}
+	return nil
 }
 
-func (s *settings) refuse(argument, reason string) {
-	if s.wrong == nil {
-		s.wrong = &ArgumentError{argument, reason}
-	}
+func areDistinct(keys []string) bool {
+	sorted := slices.Sorted(slices.Values(keys))
+	return len(slices.Compact(sorted)) == len(keys)
 }
 
-func (s *settings) positive(argument string, d time.Duration) time.Duration {
-	if d <= 0 {
-		s.refuse(argument, "greater than 0")
-	}
-	return d
-}
-
-func (s *settings) zeroOrMore(argument string, d time.Duration) time.Duration {
-	if d < 0 {
-		s.refuse(argument, "0 or greater")
-	}
-	return d
-}
-
-func (s *settings) count(argument string, n, most int) int {
-	if n < 1 || n > most {
-		s.refuse(argument, fmt.Sprintf("1 to %d", most))
-	}
-	return n
-}
-
-func (s *settings) firstLease() time.Duration {
-	return min(s.lease, plus(s.maxHold, s.margin))
-}
+func isCount(n, most int) bool { return n == unset || n >= 1 && n <= most }
 
 // longestTrace returns how long the server may have a place or a grant of a token that it doesn't
 // hear of.
-func (s *settings) longestTrace() time.Duration { return max(s.firstLease(), s.keep) }
+func (s *settings) longestTrace() time.Duration { return max(s.lease, s.keep) }
 
 // --- commands ------------------------------------------------------------------------------------
 
-// command is the words of a command, and the place of its first key.
-type command struct {
-	words []any
-	keyAt int8
+// call is the commands that a call of the program sends about a token. No text shows the token,
+// because a call is always behind a pointer.
+type call struct {
+	token string
+	// True if a command got no reply, and may still arrive.
+	isDoubtful atomic.Bool
 }
 
-func (s *settings) command(verb string, token secret, options ...any) command {
+// command is a command of a call: its words, and the place of its first key.
+type command struct {
+	call  *call
+	words []any
+	keyAt int
+}
+
+// key returns the key that says which server has to have the command.
+func (c command) key() string { return c.words[c.keyAt].(string) }
+
+func (s *settings) command(verb string, c *call, options ...any) command {
 	if len(s.keys) == 1 {
-		return command{append([]any{"LOCK." + verb, s.keys[0], token()}, options...), 1}
+		return command{c, append([]any{"LOCK." + verb, s.keys[0], c.token}, options...), 1}
 	}
 	words := []any{"LOCK.M" + verb, len(s.keys)}
 	for _, key := range s.keys {
 		words = append(words, key)
 	}
-	return command{append(append(words, token()), options...), 2}
+	return command{c, append(append(words, c.token), options...), 2}
 }
 
-func (s *settings) acquire(token secret, within time.Duration) command {
-	return s.command("ACQUIRE", token, s.withReplicas(s.grant(), within)...)
+func (s *settings) acquire(c *call, within time.Duration) command {
+	return s.command("ACQUIRE", c, s.grant(within)...)
 }
 
 // waitFor returns the WAIT of a part of the time that is left. The last one leaves no place.
-func (s *settings) waitFor(token secret, block, left, within time.Duration) command {
-	words := append(s.grant(), "BLOCK", milliseconds(block))
+func (s *settings) waitFor(c *call, block, left, within time.Duration) command {
+	words := append(s.grant(within), "BLOCK", milliseconds(block))
 	if block < left {
-		words = append(words, "KEEP", milliseconds(min(s.keep, plus(left, time.Second))))
+		words = append(words, "KEEP", milliseconds(min(s.keep, left+time.Second)))
 	}
-	return s.command("WAIT", token, s.withReplicas(words, within)...)
+	return s.command("WAIT", c, words...)
 }
 
-func (s *settings) extend(token secret, lease time.Duration, words ...any) command {
-	return s.command("EXTEND", token, append([]any{"PX", milliseconds(lease)}, words...)...)
+func (s *settings) extend(c *call, lease time.Duration, words ...any) command {
+	return s.command("EXTEND", c, append([]any{"PX", milliseconds(lease)}, words...)...)
 }
 
-func (s *settings) release(token secret) command { return s.command("RELEASE", token) }
-
-// releaseAfter returns the command that ends the lock later, without its connection.
-func (s *settings) releaseAfter(token secret, rest time.Duration) command {
-	if s.session {
-		return s.extend(token, rest, "NOSESSION")
-	}
-	return s.extend(token, rest)
-}
-
-func (s *settings) leave(token secret, d time.Duration) command {
-	return s.command("RELEASE", token, "LEAVE", milliseconds(min(d, longestLeave)))
+// leave returns the command that ends what the token has, and for a time what it asks for.
+func (s *settings) leave(c *call, d time.Duration) command {
+	return s.command("RELEASE", c, "LEAVE", milliseconds(min(d, longestLeave)))
 }
 
 // cancel returns the command that ends the waits of a token, also those for several keys.
-func (s *settings) cancel(token secret) command {
-	return command{[]any{"LOCK.CANCEL", s.keys[0], token()}, 1}
+func (s *settings) cancel(c *call) command {
+	return command{c, []any{"LOCK.CANCEL", s.keys[0], c.token}, 1}
 }
 
-func (s *settings) grant() []any {
-	words := []any{"PX", milliseconds(s.firstLease())}
+// grant returns the words that ask for a grant, which replicas acknowledge within a time.
+func (s *settings) grant(within time.Duration) []any {
+	words := []any{"PX", milliseconds(s.lease)}
 	if s.shared || s.limit > 0 {
 		words = append(words, "SHARED")
 	}
@@ -261,29 +250,11 @@ func (s *settings) grant() []any {
 	if s.data != nil {
 		words = append(words, "DATA", *s.data)
 	}
+	if s.replicas > 0 {
+		words = append(words, "REPLICAS", s.replicas, "WITHIN", milliseconds(within))
+	}
 	return words
 }
 
-func (s *settings) withReplicas(words []any, within time.Duration) []any {
-	if s.replicas == 0 {
-		return words
-	}
-	return append(words, "REPLICAS", s.replicas, "WITHIN", milliseconds(within))
-}
-
 // milliseconds returns a time in whole milliseconds, at least 1, rounded up.
-func milliseconds(d time.Duration) int64 {
-	ms := d.Milliseconds()
-	if d > time.Duration(ms)*time.Millisecond {
-		ms++
-	}
-	return max(ms, 1)
-}
-
-// plus returns the sum of two times, at most the longest one.
-func plus(a, b time.Duration) time.Duration {
-	if a > Unlimited-b {
-		return Unlimited
-	}
-	return a + b
-}
+func milliseconds(d time.Duration) int64 { return int64(max((d-1)/time.Millisecond+1, 1)) }

@@ -91,17 +91,10 @@ func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Durati
 	if options == nil {
 		options = &Options{}
 	}
-	settings := dropin.Options(ttl)
-	shapes := dropin.Drawn
-	if options.Token != "" {
-		if len(options.Token) > mostToken || options.Token == "*" {
-			return nil, &client.ArgumentError{Argument: "token", Reason: "1 to 256 bytes, and not *"}
-		}
-		token := options.Token
-		shapes = func() shape.Shape {
-			return shape.Shape{Token: func() string { return token }, IsChosen: true}
-		}
+	if len(options.Token) > mostToken || options.Token == "*" {
+		return nil, &client.ArgumentError{Argument: "token", Reason: "1 to 256 bytes, and not *"}
 	}
+	settings := dropin.Options(ttl)
 	if options.Metadata != "" || options.Token != "" {
 		settings = append(settings, client.WithData(options.Metadata))
 	}
@@ -109,9 +102,9 @@ func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Durati
 	if err != nil {
 		return nil, err
 	}
-	limited, cancel := limit(ctx, ttl)
+	ctx, cancel := limit(shape.In(ctx, shape.Shape{Token: options.Token}), ttl)
 	defer cancel()
-	grant, err := obtain(limited, lock, shapes, options.strategy())
+	grant, err := obtain(ctx, lock, options.strategy())
 	if err != nil {
 		return nil, err
 	}
@@ -128,12 +121,9 @@ func limit(ctx context.Context, ttl time.Duration) (context.Context, context.Can
 	return context.WithTimeout(ctx, ttl)
 }
 
-// obtain tries once, and then waits in the queue. Each of the two has a token of its own, unless
-// the program chose it.
-func obtain(
-	ctx context.Context, lock *client.Lock, shapes func() shape.Shape, strategy RetryStrategy,
-) (*client.Grant, error) {
-	grant, err := dropin.Try(ctx, lock, shapes())
+// obtain tries once, and then waits in the queue.
+func obtain(ctx context.Context, lock *client.Lock, strategy RetryStrategy) (*client.Grant, error) {
+	grant, err := lock.TryAcquire(ctx)
 	if !isRefusal(err) {
 		return grant, err
 	}
@@ -142,12 +132,14 @@ func obtain(
 		return nil, ErrNotObtained
 	}
 	wait := patience(ctx, first, strategy)
-	grant, err = dropin.Acquire(ctx, lock, shapes(), wait, func() time.Duration { return first })
+	grant, err = dropin.Acquire(ctx, lock, wait, func() time.Duration { return first })
 	switch {
-	case isRefusal(err) && ctx.Err() == nil:
+	case errors.Is(err, context.Canceled):
+		return nil, errors.Join(ErrNotObtained, context.Canceled)
+	case isRefusal(err) && errors.Is(err, context.DeadlineExceeded):
+		return nil, errors.Join(ErrNotObtained, context.DeadlineExceeded)
+	case isRefusal(err):
 		return nil, ErrNotObtained
-	case isRefusal(err), errors.Is(err, context.Canceled):
-		return nil, errors.Join(ErrNotObtained, ctx.Err())
 	}
 	return grant, err
 }
@@ -235,9 +227,9 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, options *Options)
 	defer cancel()
 	strategy := options.strategy()
 	for {
-		err := dropin.Extend(ctx, l.grant, ttl)
+		err := l.grant.Extend(ctx, ttl)
 		switch {
-		case isGone(err):
+		case dropin.IsGone(err):
 			return ErrNotObtained
 		case !errors.Is(err, client.ErrUnavailable):
 			return err
@@ -261,13 +253,8 @@ func (l *Lock) Release(ctx context.Context) error {
 		return ErrLockNotHeld
 	}
 	err := l.grant.Release(ctx)
-	if isGone(err) {
+	if dropin.IsGone(err) {
 		return ErrLockNotHeld
 	}
 	return err
-}
-
-// isGone returns true if the lock isn't held any more.
-func isGone(err error) bool {
-	return errors.Is(err, client.ErrLost) || errors.Is(err, client.ErrNotHeld) || dropin.IsOldLock(err)
 }

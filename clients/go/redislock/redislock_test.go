@@ -152,8 +152,7 @@ func TestTokenAndMetadataAreTheServers(t *testing.T) {
 	s := serve(t)
 	locker := redislock.New(s.Client)
 	data := func() string {
-		info := s.Call(t, "LOCK.INFO", "k").(map[any]any)
-		holder := info["holders"].([]any)[0].(map[any]any)
+		holder := s.Holder(t, "k")
 		return holder["token"].(string) + " " + holder["data"].(string)
 	}
 	first := obtained(t, locker, "k", &redislock.Options{Token: "foo", Metadata: "bar"})
@@ -170,7 +169,7 @@ func TestTokenAndMetadataAreTheServers(t *testing.T) {
 	expect(t, err, redislock.ErrNotObtained)
 	check(t, first.Release(background))
 	drawn := obtained(t, locker, "k", nil)
-	if len(drawn.Token()) != 22 || drawn.Metadata() != "" || data() != drawn.Token()+" " {
+	if len(drawn.Token()) != 32 || drawn.Metadata() != "" || data() != drawn.Token()+" " {
 		t.Errorf("%s", data())
 	}
 }

@@ -52,6 +52,5 @@ func (e RedisError) Unwrap() error { return e.Err }
 
 // isRefusal returns true if the server said that this mutex doesn't hold the lock.
 func isRefusal(err error) bool {
-	return errors.Is(err, redislock.ErrNotAcquired) || errors.Is(err, redislock.ErrLost) ||
-		errors.Is(err, redislock.ErrNotHeld) || dropin.IsOldLock(err)
+	return errors.Is(err, redislock.ErrNotAcquired) || dropin.IsGone(err)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	redislock "github.com/redis-lock/redis-lock/clients/go"
@@ -15,7 +16,8 @@ import (
 // Mutex is a lock, which ends with its expiry unless Extend renews it. Goroutines that share a
 // Mutex exclude each other. A Mutex that is collected stays locked until then.
 type Mutex struct {
-	redsync *Redsync
+	nodes []*redislock.Locks
+	wrong error
 
 	name           string
 	expiry         time.Duration
@@ -26,12 +28,29 @@ type Mutex struct {
 	failFast       bool
 	reacquires     bool
 
-	mu sync.Mutex
-	// The value, or nil before the first lock. It is a function because no text form shows it then.
-	value func() string
+	owner atomic.Pointer[ownership]
+}
+
+// ownership is what a mutex has, since its latest lock or extension. It never changes, so a part of
+// a call that fail-fast leaves behind doesn't meet the next lock. No text shows the value, because
+// it is behind a pointer.
+type ownership struct {
+	value string
 	until time.Time
 	// The grants of the nodes, each nil if the mutex wasn't locked there through this object.
 	grants []*redislock.Grant
+}
+
+// now returns what the mutex has now.
+func (m *Mutex) now() ownership {
+	o := ownership{}
+	if latest := m.owner.Load(); latest != nil {
+		o = *latest
+	}
+	if o.grants == nil {
+		o.grants = make([]*redislock.Grant, len(m.nodes))
+	}
+	return o
 }
 
 // Name returns the name, which is the key.
@@ -39,31 +58,18 @@ func (m *Mutex) Name() string { return m.name }
 
 // Value returns the value of the latest lock, or "" before the first one. Who knows it can unlock
 // it.
-func (m *Mutex) Value() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.value == nil {
-		return ""
-	}
-	return m.value()
-}
+func (m *Mutex) Value() string { return m.now().value }
 
 // Until returns the time until which the latest lock is surely held, or the zero time.
-func (m *Mutex) Until() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.until
-}
+func (m *Mutex) Until() time.Time { return m.now().until }
 
 // Fence returns the fence of the latest lock, which is greater than that of every earlier one. It
 // is 0 before the first lock, and always 0 with several nodes, whose fences can't be compared.
 func (m *Mutex) Fence() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.grants) != 1 || m.grants[0] == nil {
-		return 0
+	if grants := m.now().grants; len(grants) == 1 && grants[0] != nil {
+		return grants[0].Fence()
 	}
-	return m.grants[0].Fence()
+	return 0
 }
 
 // String returns the name, without the value.
@@ -85,18 +91,21 @@ func (m *Mutex) Lock() error { return m.LockContext(context.Background()) }
 func (m *Mutex) LockContext(ctx context.Context) error { return m.lock(ctx, m.tries) }
 
 func (m *Mutex) lock(ctx context.Context, tries int) error {
-	ctx = orBackground(ctx)
-	if err := m.check(); err != nil {
-		return err
-	}
-	claims, err := m.claims()
+	ctx, err := m.begin(ctx)
 	if err != nil {
 		return err
 	}
-	if len(m.redsync.nodes) == 1 && tries > 1 {
-		return m.wait(ctx, claims())
+	value, err := m.generate()
+	if err != nil {
+		return err
 	}
-	var failed error
+	locks, err := m.locks(value)
+	if err != nil {
+		return err
+	}
+	if len(locks) == 1 && tries > 1 {
+		return m.wait(ctx, locks[0], value)
+	}
 	for try := range tries {
 		if try > 0 {
 			select {
@@ -105,80 +114,60 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 				return ErrFailed
 			}
 		}
-		if failed = m.try(ctx, claims()); failed == nil || isArgument(failed) {
-			return failed
+		if err = m.try(ctx, locks, value); err == nil {
+			return nil
 		}
 	}
-	return failed
+	return err
 }
 
-// check returns the error of a wrong argument.
-func (m *Mutex) check() error {
-	refuse := func(argument, reason string) error {
-		return &redislock.ArgumentError{Argument: argument, Reason: reason}
+// begin returns the context of a call, or the error of a wrong argument.
+func (m *Mutex) begin(ctx context.Context) (context.Context, error) {
+	if ctx == nil {
+		ctx = context.Background()
 	}
-	switch {
-	case m.redsync.wrong != nil:
-		return m.redsync.wrong
-	case m.expiry <= 0:
-		return refuse("expiry", "greater than 0")
-	case m.tries < 1:
-		return refuse("tries", "1 or greater")
-	case m.delay == nil:
-		return refuse("delay", "a function")
-	case !(m.drift >= 0 && m.drift < 1):
-		return refuse("drift factor", "from 0 up to, and not including, 1")
-	case !(m.timeout > 0 && m.timeout <= 1):
-		return refuse("timeout factor", "greater than 0, and at most 1")
+	for _, rule := range []struct {
+		argument string
+		isKept   bool
+		mustBe   string
+	}{
+		{"expiry", m.expiry > 0, "greater than 0"},
+		{"tries", m.tries >= 1, "1 or greater"},
+		{"delay", m.delay != nil, "a function"},
+		{"drift factor", m.drift >= 0 && m.drift < 1, "from 0 up to, and not including, 1"},
+		{"timeout factor", m.timeout > 0 && m.timeout <= 1, "greater than 0, and at most 1"},
+	} {
+		if !rule.isKept && m.wrong == nil {
+			return nil, &redislock.ArgumentError{Argument: rule.argument, Reason: rule.mustBe}
+		}
 	}
-	return nil
+	return shape.In(ctx, shape.Shape{}), m.wrong
 }
 
-// claim is what one lock of a mutex says of its owner.
-type claim struct {
-	value   func() string
-	shape   shape.Shape
-	options []redislock.Option
-}
-
-// claims returns a function that makes the claim of each try. By default its value is a token that
-// no other try uses. A value that the program generates isn't the token, because two owners with
-// one value must exclude each other.
-func (m *Mutex) claims() (func() claim, error) {
-	if m.generate == nil {
-		return drawn, nil
+// locks returns the locks of the nodes. They show the value as data: it isn't the token, because
+// two owners with one value must exclude each other.
+func (m *Mutex) locks(value string) ([]*redislock.Lock, error) {
+	var all []*redislock.Lock
+	options := append(dropin.Options(m.expiry), redislock.WithData(value))
+	for _, node := range m.nodes {
+		lock, err := node.Lock(m.name, options...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, lock)
 	}
-	value, err := m.generate()
-	return func() claim { return claimOf(value) }, err
-}
-
-func drawn() claim {
-	s := dropin.Drawn()
-	return claim{s.Token, s, nil}
-}
-
-// claimOf shows the value as data.
-func claimOf(value string) claim {
-	return claim{func() string { return value }, shape.Shape{}, []redislock.Option{redislock.WithData(value)}}
-}
-
-func isArgument(err error) bool {
-	var wrong *redislock.ArgumentError
-	return errors.As(err, &wrong)
+	return all, nil
 }
 
 // wait waits in the queue of the only node.
-func (m *Mutex) wait(ctx context.Context, c claim) error {
-	lock, err := m.lockOn(0, c)
-	if err != nil {
-		return err
-	}
+func (m *Mutex) wait(ctx context.Context, lock *redislock.Lock, value string) error {
 	pause := func() time.Duration { return m.delay(1) }
-	grant, err := dropin.Acquire(ctx, lock, c.shape, m.patience(), pause)
+	grant, err := dropin.Acquire(ctx, lock, m.patience(), pause)
+	isOver := ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case err == nil:
-		return m.hold(ctx, c.value, []*redislock.Grant{grant})
-	case errors.Is(err, context.Canceled), isRefusal(err) && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)):
+		return m.hold(ctx, value, []*redislock.Grant{grant})
+	case errors.Is(err, context.Canceled), isRefusal(err) && isOver:
 		return ErrFailed
 	case isRefusal(err):
 		return &ErrTaken{Nodes: []int{0}}
@@ -205,67 +194,24 @@ func (m *Mutex) patience() time.Duration {
 const longestPatience = 10 * 365 * 24 * time.Hour
 
 // try tries once on each node.
-func (m *Mutex) try(ctx context.Context, c claim) error {
-	within, cancel := context.WithTimeout(ctx, m.tryTimeout())
+func (m *Mutex) try(ctx context.Context, locks []*redislock.Lock, value string) error {
+	timeout := max(time.Millisecond, time.Duration(float64(m.expiry)*m.timeout))
+	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	got := grants{of: make([]*redislock.Grant, len(m.redsync.nodes))}
-	n, err := m.onNodes(func(node int) error {
-		lock, err := m.lockOn(node, c)
-		if err != nil {
-			return err
-		}
-		grant, err := dropin.Try(within, lock, c.shape)
-		if err != nil {
-			return err
-		}
-		return got.add(node, grant)
-	})
-	all := got.close()
-	if n >= m.quorum() {
-		if err = m.hold(within, c.value, all); err == nil {
-			return nil
-		}
+	tried := m.onNodes(func(node int) (*redislock.Grant, error) { return locks[node].TryAcquire(within) })
+	// The Unlock of the mutex may be over when a grant comes that fail-fast has left behind.
+	defer tried.giveBackLate()
+	if tried.err != nil {
+		giveBack(within, tried.grants)
+		return tried.err
 	}
-	giveBack(within, all)
-	return err
+	return m.hold(within, value, tried.grants)
 }
 
-// grants are the grants of one try.
-type grants struct {
-	mu     sync.Mutex
-	of     []*redislock.Grant
-	closed bool
-}
-
-// add gives a grant back that comes after the end of the try, which fail-fast leaves behind: the
-// Unlock of the mutex may be over.
-func (g *grants) add(node int, grant *redislock.Grant) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		go func() { _ = grant.Release(context.Background()) }()
-		return ErrFailed
-	}
-	g.of[node] = grant
-	return nil
-}
-
-func (g *grants) close() []*redislock.Grant {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-	return g.of
-}
-
-func (m *Mutex) tryTimeout() time.Duration {
-	return max(time.Millisecond, time.Duration(float64(m.expiry)*m.timeout))
-}
-
-// giveBack releases what was granted on too few nodes. What doesn't end within the context goes on
-// in the background.
-func giveBack(ctx context.Context, all []*redislock.Grant) {
+// giveBack releases grants. What doesn't end within the context goes on in the background.
+func giveBack(ctx context.Context, grants []*redislock.Grant) {
 	var releases sync.WaitGroup
-	for _, grant := range all {
+	for _, grant := range grants {
 		if grant != nil {
 			releases.Add(1)
 			go func() {
@@ -277,40 +223,26 @@ func giveBack(ctx context.Context, all []*redislock.Grant) {
 	releases.Wait()
 }
 
-func (m *Mutex) quorum() int { return len(m.redsync.nodes)/2 + 1 }
-
-// lockOn returns the lock of this mutex on a node.
-func (m *Mutex) lockOn(node int, c claim) (*redislock.Lock, error) {
-	return m.redsync.nodes[node].Lock(m.name, dropin.Options(m.expiry, c.options...)...)
-}
+func (m *Mutex) quorum() int { return len(m.nodes)/2 + 1 }
 
 // hold makes grants those of this mutex, or gives them back if they came too late.
-func (m *Mutex) hold(ctx context.Context, value func() string, all []*redislock.Grant) error {
-	until := m.validUntil(all)
+func (m *Mutex) hold(ctx context.Context, value string, grants []*redislock.Grant) error {
+	until := m.validUntil(grants)
 	if !time.Now().Before(until) {
-		giveBack(ctx, all)
+		giveBack(ctx, grants)
 		return ErrFailed
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.value, m.grants, m.until = value, all, until
+	m.owner.Store(&ownership{value, until, grants})
 	return nil
 }
 
-// validUntil returns the time until which a majority holds the lock, less the drift, or the zero
-// time.
-func (m *Mutex) validUntil(all []*redislock.Grant) time.Time {
-	var ends []time.Time
-	for _, grant := range all {
-		if grant == nil {
-			continue
+// validUntil returns the time until which a majority holds the lock, less the drift.
+func (m *Mutex) validUntil(grants []*redislock.Grant) time.Time {
+	ends := make([]time.Time, len(m.nodes))
+	for node, grant := range grants {
+		if grant != nil {
+			ends[node] = time.Now().Add(grant.Left())
 		}
-		if left := grant.Left(); left > 0 {
-			ends = append(ends, time.Now().Add(left))
-		}
-	}
-	if len(ends) < m.quorum() {
-		return time.Time{}
 	}
 	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
 	return ends[m.quorum()-1].Add(-time.Duration(float64(m.expiry) * m.drift))
@@ -323,25 +255,22 @@ func (m *Mutex) Unlock() (bool, error) { return m.UnlockContext(context.Backgrou
 // held any more, and false and a *RedisError if that isn't known. The release goes on in the
 // background then.
 func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
-	ctx = orBackground(ctx)
-	if err := m.check(); err != nil {
+	ctx, err := m.begin(ctx)
+	if err != nil {
 		return false, err
 	}
 	was := m.now()
-	n, err := m.onNodes(func(node int) error {
+	err = m.onNodes(func(node int) (*redislock.Grant, error) {
 		grant, err := m.on(ctx, node, was)
 		if err == nil {
 			err = grant.Release(ctx)
 		}
 		if errors.Is(err, redislock.ErrLost) || errors.Is(err, redislock.ErrNotHeld) {
-			return ErrLockAlreadyExpired
+			err = ErrLockAlreadyExpired
 		}
-		return err
-	})
-	if n < m.quorum() {
-		return false, err
-	}
-	return true, nil
+		return nil, err
+	}).err
+	return err == nil, err
 }
 
 // Extend is ExtendContext without a context.
@@ -350,46 +279,40 @@ func (m *Mutex) Extend() (bool, error) { return m.ExtendContext(context.Backgrou
 // ExtendContext sets the lease to the expiry again. It returns false and *ErrTaken if the mutex
 // isn't held any more, and false and a *RedisError if that isn't known.
 func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
-	ctx = orBackground(ctx)
-	if err := m.check(); err != nil {
+	ctx, err := m.begin(ctx)
+	if err != nil {
 		return false, err
 	}
 	was := m.now()
-	n, err := m.onNodes(func(node int) error {
-		grant, err := m.on(ctx, node, was)
-		if err == nil {
-			err = dropin.Extend(ctx, grant, m.expiry)
-		}
-		if m.reacquires && isRefusal(err) {
-			grant, err = m.reacquire(ctx, node, was)
-		}
-		if err == nil {
-			m.keep(node, grant)
-		}
-		return err
-	})
-	if n < m.quorum() {
+	locks, err := m.locks(was.value)
+	if err != nil {
 		return false, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	until := m.validUntil(m.grants)
+	extended := m.onNodes(func(node int) (*redislock.Grant, error) {
+		grant, err := m.on(ctx, node, was)
+		if err == nil {
+			err = grant.Extend(ctx, m.expiry)
+		}
+		if m.reacquires && isRefusal(err) {
+			// The token is another one, because a release with the one before may still come.
+			return locks[node].TryAcquire(ctx)
+		}
+		return grant, err
+	})
+	if extended.err != nil {
+		return false, extended.err
+	}
+	for node, grant := range extended.grants {
+		if grant == nil {
+			extended.grants[node] = was.grants[node]
+		}
+	}
+	until := m.validUntil(extended.grants)
 	if !time.Now().Before(until) {
 		return false, ErrExtendFailed
 	}
-	m.until = until
+	m.owner.Store(&ownership{was.value, until, extended.grants})
 	return true, nil
-}
-
-// reacquire acquires a lock that was lost or released, with the same value, if it is free. The
-// token is another one, because a release with the one before may still be on its way.
-func (m *Mutex) reacquire(ctx context.Context, node int, was ownership) (*redislock.Grant, error) {
-	c := claimOf(was.value())
-	lock, err := m.lockOn(node, c)
-	if err != nil {
-		return nil, err
-	}
-	return dropin.Try(ctx, lock, c.shape)
 }
 
 // Valid is ValidContext without a context.
@@ -397,137 +320,118 @@ func (m *Mutex) Valid() (bool, error) { return m.ValidContext(context.Background
 
 // ValidContext asks the servers whether this mutex is held. Until answers that without a server.
 func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
-	ctx = orBackground(ctx)
-	if err := m.check(); err != nil {
+	ctx, err := m.begin(ctx)
+	if err != nil {
 		return false, err
 	}
 	was := m.now()
-	n, err := m.onNodes(func(node int) error {
+	err = m.onNodes(func(node int) (*redislock.Grant, error) {
 		if grant := was.grants[node]; grant != nil {
 			isOwned, err := grant.Owned(ctx)
 			if err != nil || isOwned {
-				return err
+				return nil, err
 			}
 		}
-		_, err := m.find(ctx, node, was)
-		return err
-	})
-	return n >= m.quorum(), err
-}
-
-// ownership is what a mutex has at the begin of a call. A part of the call that fail-fast leaves
-// behind must not meet the next lock.
-type ownership struct {
-	value func() string
-	// The grants of the nodes, each nil if there is none or it is lost.
-	grants []*redislock.Grant
-}
-
-func (m *Mutex) now() ownership {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	o := ownership{m.value, make([]*redislock.Grant, len(m.redsync.nodes))}
-	for node, grant := range m.grants {
-		if grant != nil && !grant.IsLost() {
-			o.grants[node] = grant
-		}
-	}
-	if o.value == nil {
-		o.value = func() string { return "" }
-	}
-	return o
+		_, err := m.find(ctx, node, was.value)
+		return nil, err
+	}).err
+	return err == nil, err
 }
 
 // on returns the grant of this mutex on a node. If another mutex locked it with this value, or
 // extended it beyond the lease of this one, it is found at the server. It fails with
 // redislock.ErrNotHeld.
 func (m *Mutex) on(ctx context.Context, node int, was ownership) (*redislock.Grant, error) {
-	if grant := was.grants[node]; grant != nil {
+	if grant := was.grants[node]; grant != nil && !grant.IsLost() {
 		return grant, nil
 	}
-	holder, err := m.find(ctx, node, was)
+	holder, err := m.find(ctx, node, was.value)
 	if err != nil {
 		return nil, err
 	}
-	return m.redsync.nodes[node].Adopt(
-		shape.In(ctx, shape.Shape{}), []string{m.name}, holder.Token(), holder.Fence, dropin.Options(m.expiry)...)
+	keys, options := []string{m.name}, dropin.Options(m.expiry)
+	return m.nodes[node].Adopt(ctx, keys, holder.Token(), holder.Fence, options...)
 }
 
 // find returns the holder with the value of this mutex. It fails with redislock.ErrNotHeld.
-func (m *Mutex) find(ctx context.Context, node int, was ownership) (redislock.Holder, error) {
-	value := was.value()
-	if value == "" {
-		return redislock.Holder{}, redislock.ErrNotHeld
-	}
-	lock, err := m.redsync.nodes[node].Lock(m.name)
+func (m *Mutex) find(ctx context.Context, node int, value string) (holder redislock.Holder, err error) {
+	lock, err := m.nodes[node].Lock(m.name)
 	if err != nil {
-		return redislock.Holder{}, err
+		return holder, err
 	}
 	holders, err := lock.Holders(ctx)
 	if err != nil {
-		return redislock.Holder{}, err
+		return holder, err
 	}
 	for _, holder := range holders {
-		if token := holder.Token(); token == value || token != "" && holder.Data == value {
+		if value != "" && holder.Data == value && holder.Token() != "" {
 			return holder, nil
 		}
 	}
-	return redislock.Holder{}, redislock.ErrNotHeld
+	return holder, redislock.ErrNotHeld
 }
 
-// keep notes the grant of a node.
-func (m *Mutex) keep(node int, grant *redislock.Grant) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.grants == nil {
-		m.grants = make([]*redislock.Grant, len(m.redsync.nodes))
-	}
-	m.grants[node] = grant
+// answer is the answer of a node.
+type answer struct {
+	node  int
+	grant *redislock.Grant
+	err   error
 }
 
-// onNodes calls act for all nodes at once. It returns how many succeeded, and the errors of the
-// others: *ErrTaken if the majority refused.
-func (m *Mutex) onNodes(act func(node int) error) (int, error) {
-	type answer struct {
-		node int
-		err  error
-	}
-	count := len(m.redsync.nodes)
-	answers := make(chan answer, count)
+// answers are the answers of the nodes to a call.
+type answers struct {
+	// The grants of the nodes, each nil if it failed or has none.
+	grants []*redislock.Grant
+	// The errors of the nodes, *ErrTaken if the majority refused, or nil if the majority succeeded.
+	err error
+	// The answers that fail-fast hasn't waited for.
+	late  <-chan answer
+	count int
+}
+
+// giveBackLate releases the grants that fail-fast hasn't waited for.
+func (a answers) giveBackLate() {
+	go func() {
+		for range a.count {
+			giveBack(context.Background(), []*redislock.Grant{(<-a.late).grant})
+		}
+	}()
+}
+
+// onNodes calls act for all nodes at once.
+func (m *Mutex) onNodes(act func(node int) (*redislock.Grant, error)) answers {
+	count := len(m.nodes)
+	all := make(chan answer, count)
 	for node := range count {
-		go func() { answers <- answer{node, act(node)} }()
+		go func() {
+			grant, err := act(node)
+			all <- answer{node, grant, err}
+		}()
 	}
+	result := answers{grants: make([]*redislock.Grant, count), late: all, count: count}
 	succeeded := 0
 	var taken []int
-	var failed error
-	for range count {
-		a := <-answers
+	for result.count > 0 && !(m.failFast && max(succeeded, len(taken)) >= m.quorum()) {
+		a := <-all
+		result.count--
 		switch {
 		case a.err == nil:
 			succeeded++
-		case isArgument(a.err):
-			return 0, a.err
+			result.grants[a.node] = a.grant
 		case errors.Is(a.err, ErrLockAlreadyExpired):
-			failed = errors.Join(failed, a.err)
+			result.err = errors.Join(result.err, a.err)
 		case isRefusal(a.err):
 			taken = append(taken, a.node)
-			failed = errors.Join(failed, &ErrNodeTaken{Node: a.node})
+			result.err = errors.Join(result.err, &ErrNodeTaken{Node: a.node})
 		default:
-			failed = errors.Join(failed, &RedisError{Node: a.node, Err: a.err})
-		}
-		if m.failFast && (succeeded >= m.quorum() || len(taken) >= m.quorum()) {
-			break
+			result.err = errors.Join(result.err, &RedisError{Node: a.node, Err: a.err})
 		}
 	}
-	if len(taken) >= m.quorum() {
-		failed = &ErrTaken{Nodes: taken}
+	switch {
+	case succeeded >= m.quorum():
+		result.err = nil
+	case len(taken) >= m.quorum():
+		result.err = &ErrTaken{Nodes: taken}
 	}
-	return succeeded, failed
-}
-
-func orBackground(ctx context.Context) context.Context {
-	if ctx == nil {
-		return context.Background()
-	}
-	return ctx
+	return result
 }

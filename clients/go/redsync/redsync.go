@@ -6,6 +6,8 @@
 package redsync
 
 import (
+	secret "crypto/rand"
+	"encoding/base64"
 	"math/rand/v2"
 	"time"
 
@@ -67,7 +69,8 @@ func (r *Redsync) checked() *Redsync {
 // *redislock.ArgumentError if an option is wrong.
 func (r *Redsync) NewMutex(name string, options ...Option) *Mutex {
 	m := &Mutex{
-		redsync: r, name: name, expiry: 8 * time.Second, tries: 32, drift: 0.01, timeout: 0.05,
+		nodes: r.nodes, wrong: r.wrong, name: name, expiry: 8 * time.Second, tries: 32,
+		drift: 0.01, timeout: 0.05, generate: randomValue,
 		delay: func(int) time.Duration { return shortestDelay + rand.N(longestDelay-shortestDelay) },
 	}
 	for _, option := range options {
@@ -123,7 +126,7 @@ func WithTimeoutFactor(factor float64) Option {
 }
 
 // WithGenValueFunc sets the maker of values. A value is shown in LOCK.INFO as the data of the
-// holder, up to 1024 bytes. Default: the token of the lock, 128 random bits.
+// holder, up to 1024 bytes. Default: 128 random bits.
 func WithGenValueFunc(generate func() (string, error)) Option {
 	return OptionFunc(func(m *Mutex) { m.generate = generate })
 }
@@ -131,11 +134,7 @@ func WithGenValueFunc(generate func() (string, error)) Option {
 // WithValue makes the mutex that of another one, which was locked with this value: it can unlock
 // and extend it.
 func WithValue(value string) Option {
-	return OptionFunc(func(m *Mutex) {
-		if value != "" {
-			m.value = func() string { return value }
-		}
-	})
+	return OptionFunc(func(m *Mutex) { m.owner.Store(&ownership{value: value}) })
 }
 
 // WithFailFast makes a call on several nodes return with the answers of the majority.
@@ -151,4 +150,10 @@ func WithShufflePools(bool) Option {
 // WithSetNXOnExtend makes Extend acquire a lock that was lost if it is free.
 func WithSetNXOnExtend() Option {
 	return OptionFunc(func(m *Mutex) { m.reacquires = true })
+}
+
+func randomValue() (string, error) {
+	bits := make([]byte, 16)
+	_, err := secret.Read(bits)
+	return base64.StdEncoding.EncodeToString(bits), err
 }

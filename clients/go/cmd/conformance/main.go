@@ -156,7 +156,7 @@ func nameOf(err error) string {
 	}{
 		{errors.As(err, &own), "failed"},
 		{errors.As(err, &argument), "argument"},
-		{err == errUnrepresentable, "unrepresentable"},
+		{errors.Is(err, errUnrepresentable), "unrepresentable"},
 		{errors.Is(err, redislock.ErrUnavailable), "unavailable"},
 		{errors.Is(err, redislock.ErrNotAcquired), "not_acquired"},
 		{errors.Is(err, redislock.ErrLost), "lost"},
@@ -180,52 +180,42 @@ func nameOf(err error) string {
 }
 
 func (d *driver) obey(ctx context.Context, o order) (answer, error) {
+	d.mu.Lock()
+	lock, grant, cancel := d.named[o.Lock], d.grants[o.Lock], d.cancels[o.CancelsID]
+	d.mu.Unlock()
+	ok := answer{"ok": true}
 	switch o.Do {
 	case "connect":
-		return answer{"ok": true}, d.connect(o)
+		return ok, d.connect(o)
 	case "lock":
-		return d.lock(o)
-	case "cancel":
-		d.mu.Lock()
-		cancel := d.cancels[o.CancelsID]
-		d.mu.Unlock()
-		cancel()
-		return answer{"ok": true}, nil
-	case "release_all":
-		count, err := d.locks.ReleaseAll(ctx)
-		return answer{"ok": true, "count": count}, err
-	}
-	d.mu.Lock()
-	lock, grant := d.named[o.Lock], d.grants[o.Lock]
-	d.mu.Unlock()
-	switch o.Do {
+		return ok, d.lock(o)
 	case "acquire":
 		return d.acquire(ctx, lock, o)
+	case "cancel":
+		cancel()
+		return ok, nil
 	case "block":
 		return d.block(ctx, lock, o)
 	case "write":
 		return d.write(ctx, lock, o)
 	case "storm":
 		return storm(ctx, lock, o)
+	case "release_all":
+		count, err := d.locks.ReleaseAll(ctx)
+		return answer{"ok": true, "count": count}, err
 	case "texts":
 		return answer{"ok": true, "text": texts(lock) + texts(d.locks) + texts(grant)}, nil
 	}
 	if grant == nil {
-		return neverAcquired(o)
+		answers := map[string]answer{
+			"left": {"ok": true, "ms": 0}, "owned": {"ok": false}, "state": {"ok": true, "lost": false, "fence": nil},
+		}
+		if line := answers[o.Do]; line != nil {
+			return line, nil
+		}
+		return nil, redislock.ErrNotHeld
 	}
 	return withGrant(ctx, grant, o)
-}
-
-func neverAcquired(o order) (answer, error) {
-	switch o.Do {
-	case "left":
-		return answer{"ok": true, "ms": 0}, nil
-	case "owned":
-		return answer{"ok": false}, nil
-	case "state":
-		return answer{"ok": true, "lost": false, "fence": nil, "token": nil}, nil
-	}
-	return nil, redislock.ErrNotHeld
 }
 
 func withGrant(ctx context.Context, grant *redislock.Grant, o order) (answer, error) {
@@ -305,80 +295,65 @@ func (d *driver) nameOf(lock *redislock.Lock) string {
 	return ""
 }
 
-func (d *driver) lock(o order) (answer, error) {
+func (d *driver) lock(o order) error {
 	keys := make([]string, 0, len(o.Keys))
 	for _, key := range o.Keys {
 		text, ok := key.(string)
 		if !ok {
-			return nil, errUnrepresentable
+			return errUnrepresentable
 		}
 		keys = append(keys, text)
 	}
 	with, err := options(o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	lock, err := d.locks.LockAll(keys, with...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.named[o.Lock] = lock
-	return answer{"ok": true}, nil
+	return nil
 }
 
 func options(o order) ([]redislock.Option, error) {
 	with := []redislock.Option{
 		redislock.WithOnLost(func(*redislock.Grant) { say(answer{"event": "lost", "lock": o.Lock}) }),
 	}
-	durations := []struct {
-		number number
-		option func(time.Duration) redislock.Option
-	}{
-		{o.LeaseMs, redislock.WithLease}, {o.WaitMs, redislock.WithWait}, {o.KeepMs, redislock.WithKeep},
-		{o.MaxHoldMs, redislock.WithMaxHold}, {o.AtLeastMs, redislock.WithAtLeast}, {o.MarginMs, redislock.WithMargin},
-	}
-	for _, each := range durations {
-		if each.number.isSet() {
-			d, err := each.number.duration()
-			if err != nil {
-				return nil, err
-			}
-			with = append(with, each.option(d))
+	var failed error
+	duration := func(n number, option func(time.Duration) redislock.Option) {
+		if n.isSet() {
+			d, err := n.duration()
+			with, failed = append(with, option(d)), errors.Join(failed, err)
 		}
 	}
-	counts := []struct {
-		number number
-		option func(int) redislock.Option
-	}{
-		{o.Limit, redislock.WithLimit}, {o.Permits, redislock.WithPermits}, {o.Replicas, redislock.WithReplicas},
-	}
-	for _, each := range counts {
-		if each.number.isSet() {
-			n, err := each.number.count()
-			if err != nil {
-				return nil, err
-			}
-			with = append(with, each.option(n))
+	count := func(n number, option func(int) redislock.Option) {
+		if n.isSet() {
+			c, err := n.count()
+			with, failed = append(with, option(c)), errors.Join(failed, err)
 		}
 	}
-	flags := []struct {
-		isSet  bool
-		option func() redislock.Option
-	}{
-		{o.Renew != nil && !*o.Renew, redislock.WithoutRenewal}, {o.Shared, redislock.WithShared},
-		{o.Session, redislock.WithSession},
-	}
-	for _, each := range flags {
-		if each.isSet {
-			with = append(with, each.option())
+	flag := func(isSet bool, option func() redislock.Option) {
+		if isSet {
+			with = append(with, option())
 		}
 	}
-	if o.Data != nil {
-		with = append(with, redislock.WithData(*o.Data))
-	}
-	return with, nil
+	duration(o.LeaseMs, redislock.WithLease)
+	duration(o.WaitMs, redislock.WithWait)
+	duration(o.KeepMs, redislock.WithKeep)
+	duration(o.MaxHoldMs, redislock.WithMaxHold)
+	duration(o.AtLeastMs, redislock.WithAtLeast)
+	duration(o.MarginMs, redislock.WithMargin)
+	count(o.Limit, redislock.WithLimit)
+	count(o.Permits, redislock.WithPermits)
+	count(o.Replicas, redislock.WithReplicas)
+	flag(o.Renew != nil && !*o.Renew, redislock.WithoutRenewal)
+	flag(o.Shared, redislock.WithShared)
+	flag(o.Session, redislock.WithSession)
+	flag(o.Data != nil, func() redislock.Option { return redislock.WithData(*o.Data) })
+	return with, failed
 }
 
 func (d *driver) acquire(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {

@@ -4,8 +4,6 @@ package dropin
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"reflect"
 	"runtime"
@@ -17,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redislock "github.com/redis-lock/redis-lock/clients/go"
-	"github.com/redis-lock/redis-lock/clients/go/internal/shape"
 )
 
 // made has the Locks that are in use, by the options of their clients. These are the same for all
@@ -75,11 +72,16 @@ func forget(key any) {
 
 // Options returns the options of a lock that ends with its lease, and is extended for ever if need
 // be.
-func Options(lease time.Duration, more ...redislock.Option) []redislock.Option {
-	return append([]redislock.Option{
+func Options(lease time.Duration) []redislock.Option {
+	return []redislock.Option{
 		redislock.WithLease(lease), redislock.WithMargin(0), redislock.WithoutRenewal(),
 		redislock.WithMaxHold(redislock.Unlimited),
-	}, more...)
+	}
+}
+
+// IsGone returns true if the server said that the lock isn't held any more.
+func IsGone(err error) bool {
+	return errors.Is(err, redislock.ErrLost) || errors.Is(err, redislock.ErrNotHeld) || IsOldLock(err)
 }
 
 // IsOldLock returns true for the error of a server at which an old client holds the key: its lock
@@ -89,35 +91,19 @@ func IsOldLock(err error) bool {
 	return errors.As(err, &said) && strings.HasPrefix(said.Error(), "WRONGTYPE")
 }
 
-// Drawn returns a Shape whose token nobody can guess, of 22 letters, digits, - and _. Each acquire
-// needs one of its own.
-func Drawn() shape.Shape {
-	bits := make([]byte, 16)
-	// It never fails: the program is ended if the system has no random bits.
-	_, _ = rand.Read(bits)
-	token := base64.RawURLEncoding.EncodeToString(bits)
-	return shape.Shape{Token: func() string { return token }}
-}
-
-// Try tries once.
-func Try(ctx context.Context, lock *redislock.Lock, s shape.Shape) (*redislock.Grant, error) {
-	return lock.TryAcquire(shape.In(ctx, s))
-}
-
 // Acquire waits for a lock in the server's queue for this time, and returns
 // redislock.ErrNotAcquired if somebody else had it until then. While an old client holds the key,
 // it tries again after each pause.
 func Acquire(
-	ctx context.Context, lock *redislock.Lock, s shape.Shape, limit time.Duration, pause func() time.Duration,
+	ctx context.Context, lock *redislock.Lock, limit time.Duration, pause func() time.Duration,
 ) (*redislock.Grant, error) {
-	began := time.Now()
+	until := time.Now().Add(limit)
 	for {
-		left := max(0, limit-time.Since(began))
-		grant, err := lock.AcquireWithin(shape.In(ctx, s), left)
+		grant, err := lock.AcquireWithin(ctx, max(0, time.Until(until)))
 		if !IsOldLock(err) {
 			return grant, err
 		}
-		rest := min(pause(), limit-time.Since(began))
+		rest := min(pause(), time.Until(until))
 		if rest <= 0 {
 			return nil, redislock.ErrNotAcquired
 		}
@@ -127,9 +113,4 @@ func Acquire(
 			return nil, errors.Join(redislock.ErrNotAcquired, ctx.Err())
 		}
 	}
-}
-
-// Extend sets the lease, also to a shorter one.
-func Extend(ctx context.Context, grant *redislock.Grant, lease time.Duration) error {
-	return grant.Extend(shape.In(ctx, shape.Shape{}), lease)
 }

@@ -7,12 +7,9 @@ import "context"
 // Shape is how a drop-in acquires and extends. A grant that is acquired with a Shape isn't released
 // when it is collected, and an extension with a Shape may shorten the lease.
 type Shape struct {
-	// Token returns the token. Nil has the library draw one. It is a function because no text form
-	// of a function shows the token.
-	Token func() string
-	// IsChosen is true if the program chose the token. Another process may use it, so it must not
+	// Token is the token that the program chose, or "". Another process may use it, so it must not
 	// be turned away later.
-	IsChosen bool
+	Token string
 }
 
 type key struct{}

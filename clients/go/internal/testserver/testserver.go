@@ -128,11 +128,19 @@ func (s *Server) IsFree(t *testing.T, key string) bool {
 // Waiters returns how many wait for the lock.
 func (s *Server) Waiters(t *testing.T, key string) int64 {
 	t.Helper()
-	info, ok := s.Call(t, "LOCK.INFO", key).(map[any]any)
-	if !ok {
-		return 0
+	info, _ := s.Call(t, "LOCK.INFO", key).(map[any]any)
+	count, _ := info["waiters"].(int64)
+	return count
+}
+
+// Holder returns the fields of the first holder of the lock.
+func (s *Server) Holder(t *testing.T, key string) map[any]any {
+	t.Helper()
+	info, _ := s.Call(t, "LOCK.INFO", key).(map[any]any)
+	if holders, _ := info["holders"].([]any); len(holders) > 0 {
+		return holders[0].(map[any]any)
 	}
-	return info["waiters"].(int64)
+	return nil
 }
 
 // Check ends the test with an error, unless it is nil.
