@@ -18,11 +18,9 @@ const (
 // acquire is an acquire of one token until a limit: it asks, it waits, and it leaves if it ends
 // without a grant. The states are those of docs/internals/clients.md.
 type acquire struct {
-	lock     *Lock
-	options  *settings
-	commands *commands
-	call     *call
-	crowd    *crowd
+	*Lock
+	call  *call
+	crowd *crowd
 	// True if another process may use the token, so it must not be turned away later.
 	isTokenChosen    bool
 	isTry, isEndless bool
@@ -40,8 +38,8 @@ type acquire struct {
 // token, it draws one.
 func newAcquire(lock *Lock, token string, limit time.Duration, until time.Time) *acquire {
 	a := &acquire{
-		lock: lock, options: lock.options, commands: lock.commands, call: &call{token: token},
-		isTokenChosen: token != "", isTry: limit == 0, isEndless: limit >= century, until: until,
+		Lock: lock, call: &call{token: token}, isTokenChosen: token != "", isTry: limit == 0,
+		isEndless: limit >= century, until: until,
 	}
 	if !a.isTokenChosen {
 		a.call.token = randomText()
@@ -92,7 +90,7 @@ func (a *acquire) enter(ctx context.Context) error {
 		a.hasWaited = true
 	}
 	_, err := await(ctx, a.crowd.turns, time.Until(a.until))
-	a.isRefused = a.commands.hasRefused(a.crowd)
+	a.isRefused = a.crowd.isHeard(a.commands.timeout)
 	switch {
 	case !isLate(err):
 		return err
@@ -108,21 +106,22 @@ func (a *acquire) ask(ctx context.Context) (*hold, error) {
 		return nil, ErrNotAcquired
 	}
 	askedAt := time.Now()
-	cmd, within, by, isKept := a.next()
-	reply, err := a.commands.ask(ctx, cmd, within, by)
+	words, within, by, isKept := a.next()
+	reply, err := a.commands.ask(ctx, a.call, words, within, by)
 	switch {
 	case isLate(err) && a.isRefused && a.isOver():
 		return nil, ErrNotAcquired
-	case err != nil && !isGivenUp(err):
+	case err != nil && !startsWithAny(replyOf(err), []string{"UNBLOCKED"}):
 		a.isKnown = a.isKnown || errors.Is(err, ErrNotReplicated)
 		return nil, err
 	}
-	a.commands.note(a.crowd, time.Now())
+	now := time.Now()
+	a.crowd.repliedAt.Store(&now)
 	granted, isGranted := reply.([]any)
 	a.isKnown = isKept || isGranted
 	if isGranted {
 		// The grant may be over. If it isn't, the server sets its lease anew.
-		if time.Since(askedAt) > a.options.lease/3 {
+		if now.Sub(askedAt) > a.options.lease/3 {
 			return nil, nil
 		}
 		return a.hold(granted, askedAt), nil
@@ -138,26 +137,26 @@ func (a *acquire) ask(ctx context.Context) (*hold, error) {
 
 // next returns the next command, its longest time, its way, and true if the server keeps a place
 // after a refusal. Once it has refused, the acquire waits there, the last time without a place.
-func (a *acquire) next() (cmd command, within time.Duration, by sender, isKept bool) {
+func (a *acquire) next() (words []any, within time.Duration, by sender, isKept bool) {
 	c, left, timeout := a.commands, time.Until(a.until), a.commands.timeout
-	cmd, within, by = a.options.acquire(a.call, timeout), c.attempt, c.servers.acquires
+	words, within, by = a.options.acquire(a.call.token, timeout), c.attempt, c.servers.acquires
 	isKept = a.isKnown
 	if a.isRefused {
 		block := min(signOfLife, a.options.lease/3, left)
-		cmd, within, by = a.options.waitFor(a.call, block, left, timeout), within+block, c.servers.waits
-		isKept = block < left
+		words = a.options.waitFor(a.call.token, block, left, timeout)
+		within, by, isKept = within+block, c.servers.waits, block < left
 	}
 	if a.options.replicas > 0 {
 		within, by = within+timeout, c.servers.waits
 	}
-	return cmd, min(within, left+a.grace), by, isKept
+	return words, min(within, left+a.grace), by, isKept
 }
 
 // note notes an outage. The end of a limit says nothing about the server.
 func (a *acquire) note(fault *outage) {
 	a.isRefused, a.hasWaited = false, true
 	if !a.isOver() || !isLate(fault) {
-		a.commands.note(a.crowd, time.Time{})
+		a.crowd.repliedAt.Store(nil)
 	}
 	if a.isEndless {
 		a.commands.report(fault)
@@ -168,32 +167,35 @@ func (a *acquire) isOver() bool { return !time.Now().Before(a.until) }
 
 func (a *acquire) hold(reply []any, askedAt time.Time) *hold {
 	fence, _ := reply[1].(int64)
-	h := newHold(a.lock, a.call.token, fence)
+	h := newHold(a.Lock, a.call.token, fence)
 	h.isUnclear = a.call.isDoubtful.Load() && !a.isTokenChosen
-	h.prolong(a.options.lease, askedAt)
+	// It can't be lost yet.
+	_ = h.prolong(a.options.lease, askedAt)
 	return h
 }
 
 // leave ends what the server may have of this token, in the background. The observer hears of an
 // outage unless the caller does.
 func (a *acquire) leave(err error) {
-	longest, cmd := a.options.longestTrace(), a.options.leave(a.call, shortestLeave)
+	longest, token := a.options.longestTrace(), a.call.token
+	words := a.options.leave(token, shortestLeave)
 	switch isDoubtful := a.call.isDoubtful.Load(); {
 	case !isDoubtful && !a.isKnown:
 		return
 	case a.isTokenChosen:
-		cmd = a.options.cancel(a.call)
+		// It ends the waits of the token, also those for several keys.
+		words = []any{"LOCK.CANCEL", a.options.keys[0], token}
 	case isDoubtful:
-		cmd = a.options.leave(a.call, longest)
+		words = a.options.leave(token, longest)
 	}
 	onFault := a.commands.report
 	if errors.Is(err, ErrUnavailable) {
 		onFault = unreported
 	}
-	background := context.Background()
+	ctx, until := context.Background(), time.Now().Add(longest)
 	// If it fails, the server ends the lock with its lease.
-	go a.commands.retry(background, time.Now().Add(longest), onFault, func(within time.Duration) error {
-		_, err := a.commands.ask(background, cmd, within, a.commands.servers.prompt)
+	go a.commands.retry(ctx, until, onFault, func(within time.Duration) error {
+		_, err := a.commands.ask(ctx, a.call, words, within, a.commands.servers.prompt)
 		return err
 	})
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -49,28 +47,33 @@ func (r *request) SetErr(err error) {
 	r.Cmd.SetErr(err)
 }
 
-// ask sends a command once, and returns its reply. It fails with an *outage, with the error that
-// ends the call, or with the context's error if that is cancelled.
-func (c *commands) ask(ctx context.Context, cmd command, within time.Duration, by sender) (any, error) {
-	sent := &request{redis.NewCmd(ctx, cmd.words...), cmd.call}
-	sent.SetFirstKeyPos(int8(cmd.keyAt))
+// ask sends a command of a call once, and returns its reply. It fails with an *outage, with the
+// error that ends the call, or with the context's error if that is cancelled.
+func (c *commands) ask(
+	ctx context.Context, call *call, words []any, within time.Duration, by sender,
+) (any, error) {
+	sent := &request{redis.NewCmd(ctx, words...), call}
+	sent.SetFirstKeyPos(int8(keyAt(words)))
 	err := c.exchange(ctx, sent, within, by)
+	key := words[keyAt(words)].(string)
 	switch {
 	case !isReply(err) && ctx.Err() != nil:
 		return nil, cancelled(ctx)
 	case err != nil && isOutage(err):
 		c.servers.failed()
-		return nil, &outage{c.servers.address(cmd.key()), err}
+		return nil, &outage{c.servers.address(key), err}
 	}
-	c.recovered(cmd.key())
+	c.recovered(key)
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
-	return sent.Val(), final(err, cmd.call.token)
+	return sent.Val(), final(err, call.token)
 }
 
 // exchange sends a command, and returns at the end of the time or of the context.
-func (c *commands) exchange(ctx context.Context, sent *request, within time.Duration, by sender) error {
+func (c *commands) exchange(
+	ctx context.Context, sent *request, within time.Duration, by sender,
+) error {
 	if within <= 0 {
 		return os.ErrDeadlineExceeded
 	}
@@ -141,8 +144,8 @@ func (c *commands) ofEachKey(
 	err = c.retry(ctx, until, unreported, func(time.Duration) error {
 		replies = nil
 		for _, key := range keys {
-			cmd := command{call, append([]any{verb, key}, words...), 1}
-			reply, err := c.ask(ctx, cmd, min(c.attempt, time.Until(until)), c.servers.prompt)
+			about, left := append([]any{verb, key}, words...), min(c.attempt, time.Until(until))
+			reply, err := c.ask(ctx, call, about, left, c.servers.prompt)
 			if err != nil {
 				return err
 			}
@@ -156,7 +159,9 @@ func (c *commands) ofEachKey(
 // bounded returns the end of a call with a limit, and a context that ends only when that of the
 // call is cancelled. The end of a deadline isn't the end of its call: a reply may still come in
 // time.
-func bounded(ctx context.Context, limit time.Duration) (within context.Context, until time.Time, stop func()) {
+func bounded(
+	ctx context.Context, limit time.Duration,
+) (within context.Context, until time.Time, stop func()) {
 	until = time.Now().Add(limit)
 	deadline, isLimited := ctx.Deadline()
 	if !isLimited {
@@ -202,13 +207,6 @@ func (c *commands) recovered(key string) {
 	if len(c.down) > 0 {
 		delete(c.down, c.servers.address(key))
 	}
-}
-
-// all returns the grants that are held.
-func (c *commands) all() []*hold {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Collect(maps.Keys(c.held))
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,10 +18,10 @@ type crowd struct {
 	name string
 	// The turns that nobody has. Those who wait for one get it in order.
 	turns chan struct{}
-	// The mutex of the commands guards these.
+	// The mutex of the commands guards this.
 	count int
-	// The time at which the server last replied to one of them, if none failed since.
-	repliedAt time.Time
+	// The time at which the server last replied to one of them, or nil if one failed since.
+	repliedAt atomic.Pointer[time.Time]
 }
 
 // join adds an acquire to the crowd of its keys.
@@ -48,17 +49,9 @@ func (c *commands) quit(all *crowd) {
 	}
 }
 
-// note notes the time of a reply, or the zero time after a failure.
-func (c *commands) note(all *crowd, repliedAt time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all.repliedAt = repliedAt
-}
-
-// hasRefused returns true if the server replies to those of a crowd that ask.
-func (c *commands) hasRefused(all *crowd) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// They hear from the server at each sign of life.
-	return time.Since(all.repliedAt) < signOfLife+c.timeout
+// isHeard returns true if the server replies to those that ask. They hear from it at each sign of
+// life.
+func (c *crowd) isHeard(timeout time.Duration) bool {
+	repliedAt := c.repliedAt.Load()
+	return repliedAt != nil && time.Since(*repliedAt) < signOfLife+timeout
 }

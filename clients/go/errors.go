@@ -50,7 +50,9 @@ type outage struct {
 	cause   error
 }
 
-func (o *outage) Error() string { return fmt.Sprintf("%v: %s: %v", ErrUnavailable, o.address, o.cause) }
+func (o *outage) Error() string {
+	return fmt.Sprintf("%v: %s: %v", ErrUnavailable, o.address, o.cause)
+}
 
 func (o *outage) Unwrap() []error { return []error{ErrUnavailable, o.cause} }
 
@@ -74,12 +76,14 @@ func wasSent(err error) bool {
 	var network *net.OpError
 	isOfDial := errors.As(err, &network) && network.Op == "dial"
 	// The driver ends no exchange by a context, only what comes before one.
-	return !isOfDial && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
-		!startsWithAny(err.Error(), unconnected)
+	isOver := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return !isOfDial && !isOver && !startsWithAny(err.Error(), unconnected)
 }
 
 // unconnected are the beginnings of the driver's errors that say that it found no connection.
-var unconnected = []string{"redis: connection ", "redis: all sentinels", "redis: cluster has no nodes"}
+var unconnected = []string{
+	"redis: connection ", "redis: all sentinels", "redis: cluster has no nodes",
+}
 
 // passing are the beginnings of the server's errors that end by themselves.
 var passing = []string{
@@ -94,16 +98,14 @@ func isOutage(err error) bool {
 		return startsWithAny(text, passing)
 	}
 	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, context.Canceled) || startsWithAny(err.Error(), unconnected)
+	isEnd := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return errors.As(err, &network) || isEnd || errors.Is(err, context.Canceled) ||
+		startsWithAny(err.Error(), unconnected)
 }
 
 func startsWithAny(text string, beginnings []string) bool {
 	return slices.ContainsFunc(beginnings, func(it string) bool { return strings.HasPrefix(text, it) })
 }
-
-// isGivenUp returns true if another client has sent a LOCK.CANCEL for the wait.
-func isGivenUp(err error) bool { return strings.HasPrefix(replyOf(err), "UNBLOCKED") }
 
 // serverError is a server's error without the token.
 type serverError string

@@ -18,10 +18,10 @@ type Grant struct {
 }
 
 // Lock returns the lock that was acquired.
-func (g *Grant) Lock() *Lock { return g.hold.lock }
+func (g *Grant) Lock() *Lock { return g.hold.Lock }
 
 // Keys returns the keys.
-func (g *Grant) Keys() []string { return g.hold.lock.Keys() }
+func (g *Grant) Keys() []string { return g.hold.Lock.Keys() }
 
 // Fence returns the fencing token: greater than that of every earlier grant of the keys.
 func (g *Grant) Fence() int64 { return g.hold.fence }
@@ -105,7 +105,7 @@ func (g *Grant) Detach() error {
 	if g.hold.session != nil {
 		return &ArgumentError{"session", "off to detach a grant"}
 	}
-	if !g.hold.end(left) {
+	if g.hold.stateNow() != held || g.hold.end(left) != held {
 		return ErrNotHeld
 	}
 	return nil

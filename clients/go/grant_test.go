@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,31 +72,22 @@ func TestDoReleasesWhateverEndsIt(t *testing.T) {
 	s := serve(t)
 	lock := lockOf(t, locksOf(t, s.Client), "k")
 	failure := errors.New("of the work")
-	endings := map[string]func() error{
-		"an error": func() error { return failure },
-		"a panic":  func() error { panic(failure) },
-		"an exit": func() error {
+	endings := []func() error{
+		func() error { return failure }, func() error { panic(failure) },
+		func() error {
 			runtime.Goexit()
 			return nil
 		},
 	}
-	for name, end := range endings {
+	for number, end := range endings {
 		ended := make(chan any)
 		go func() {
 			var result any
-			defer func() {
-				if caught := recover(); caught != nil {
-					result = caught
-				}
-				ended <- result
-			}()
+			defer func() { ended <- cmp.Or(recover(), result) }()
 			result = lock.Do(background, func(context.Context, *redislock.Grant) error { return end() })
 		}()
-		if result := receive(t, ended); name != "an exit" && result != failure {
-			t.Errorf("%s became %v", name, result)
-		}
-		if !s.IsFree(t, "k") {
-			t.Errorf("not released after %s", name)
+		if result := receive(t, ended); number < 2 && result != failure || !s.IsFree(t, "k") {
+			t.Errorf("ending %d became %v", number, result)
 		}
 	}
 }
@@ -196,20 +188,6 @@ func TestAnExtensionIsNoShorterThanTheMargin(t *testing.T) {
 	check(t, err)
 	if left < 50*time.Second || grant.Left() < 50*time.Second {
 		t.Errorf("%v left at the server, %v here", left, grant.Left())
-	}
-	check(t, grant.Release(background))
-}
-
-func TestRenewalsThatMoveNothingPauseToo(t *testing.T) {
-	s := serve(t)
-	lock := lockOf(t, locksOf(t, s.Client), "k", redislock.WithLease(600*time.Millisecond))
-	grant := acquired(t, lock)
-	began := time.Now()
-	check(t, grant.Extend(background, 1800*time.Millisecond))
-	check(t, grant.Extend(background, 600*time.Millisecond))
-	until(t, "it is renewed 6 times", func() bool { return calls(t, s, "extend") >= 2+6 })
-	if took := time.Since(began); took < 6*200*time.Millisecond {
-		t.Errorf("renewed 6 times in %v", took)
 	}
 	check(t, grant.Release(background))
 }
@@ -315,11 +293,13 @@ func TestAPanicOfAHookChangesNothing(t *testing.T) {
 	told := make(chan bool, 1)
 	lock := lockOf(t, locks, "k", redislock.WithLease(200*time.Millisecond), redislock.WithoutRenewal(),
 		redislock.WithOnLost(func(grant *redislock.Grant) { told <- grant.IsLost() }))
-	grant := acquired(t, lock)
+	acquired(t, lock)
 	if !receive(t, told) {
 		t.Error("not lost")
 	}
-	expect(t, grant.Release(background), redislock.ErrLost)
+	// It is collected after the loss.
+	runtime.GC()
+	runtime.GC()
 }
 
 func TestClientsOfAllKindsAreTakenOrRefused(t *testing.T) {

@@ -6,12 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
-
-// The least time by which a renewal must move the deadline.
-const leastProlonging = 2 * time.Millisecond
 
 type state int
 
@@ -23,13 +18,11 @@ const (
 
 // hold is the state of a grant.
 type hold struct {
-	lock     *Lock
-	options  *settings
-	commands *commands
-	token    string
-	fence    int64
+	*Lock
+	token string
+	fence int64
 	// The connection that the server ties the grant to, or nil.
-	session *redis.Client
+	session *session
 	// True if a command that asked for this grant may still arrive.
 	isUnclear bool
 	// True if it is a drop-in's: it isn't released when it is collected, and its lease may shrink.
@@ -52,8 +45,7 @@ type hold struct {
 
 func newHold(lock *Lock, token string, fence int64) *hold {
 	return &hold{
-		lock: lock, options: lock.options, commands: lock.commands, token: token, fence: fence,
-		gone: make(chan struct{}), lease: lock.options.lease,
+		Lock: lock, token: token, fence: fence, gone: make(chan struct{}), lease: lock.options.lease,
 		staysUntil: time.Now().Add(lock.options.atLeast),
 	}
 }
@@ -87,7 +79,7 @@ func (h *hold) lookAfter() {
 }
 
 func (h *hold) renew(lease time.Duration, until time.Time) {
-	_, err := h.extendUntil(context.Background(), until, h.commands.report, lease)
+	err := h.extendUntil(context.Background(), until, h.commands.report, lease)
 	h.mu.Lock()
 	wasRefused := h.isRefused
 	h.isRefused = err != nil && !errors.Is(err, ErrUnavailable)
@@ -111,10 +103,13 @@ func (h *hold) schedule(renewal time.Time) {
 }
 
 // prolong moves the deadline, and the next renewal. The lease counts from the request: the server
-// counts from then or later.
-func (h *hold) prolong(lease time.Duration, askedAt time.Time) {
+// counts from then or later. It fails with ErrLost if the grant has ended.
+func (h *hold) prolong(lease time.Duration, askedAt time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.state != held {
+		return ErrLost
+	}
 	if h.longest.IsZero() {
 		h.longest = askedAt.Add(h.options.maxHold)
 	}
@@ -127,57 +122,50 @@ func (h *hold) prolong(lease time.Duration, askedAt time.Time) {
 		lease = min(lease, h.options.lease)
 	}
 	renewal := askedAt.Add(lease / 3)
-	if isLast := h.deadline.After(h.longest.Add(-leastProlonging)); isLast || !h.options.renews {
+	if isLast := !h.deadline.Before(h.longest); isLast || !h.options.renews {
 		renewal = h.deadline
 	}
 	h.schedule(renewal)
+	return nil
 }
 
-// extendUntil repeats an extension until it has a reply. It returns false if the grant is lost.
+// extendUntil repeats an extension until it has a reply. It fails with ErrLost.
 func (h *hold) extendUntil(
 	ctx context.Context, until time.Time, onFault func(*outage), lease time.Duration,
-) (isHeld bool, err error) {
+) error {
 	c := &call{token: h.token}
-	err = h.commands.retry(ctx, until, onFault, func(within time.Duration) (err error) {
-		isHeld, err = h.extendOnce(ctx, c, within, lease)
-		return err
-	})
-	return isHeld, err
-}
-
-func (h *hold) extendOnce(ctx context.Context, c *call, within, lease time.Duration) (bool, error) {
-	if h.stateNow() != held {
-		// A renewal that is repeated after the release would undo its time of WithAtLeast.
-		return false, nil
-	}
-	askedAt := time.Now()
-	cmd, by := h.extension(c, lease)
-	count, err := h.commands.ask(ctx, cmd, within, by)
-	if err != nil {
-		if h.session != nil && !isReply(err) && !isLate(err) {
-			// Its connection has failed, and the server releases the lock.
+	return h.commands.retry(ctx, until, onFault, func(within time.Duration) error {
+		if h.stateNow() != held {
+			// A renewal that is repeated after the release would undo its time of WithAtLeast.
+			return ErrLost
+		}
+		askedAt := time.Now()
+		words, by := h.extension(lease)
+		count, err := h.commands.ask(ctx, c, words, within, by)
+		switch isGranted := h.timer != nil; {
+		case err == nil && count == int64(len(h.options.keys)):
+			return h.prolong(lease, askedAt)
+		case err == nil:
+			// The keys that aren't lost stay until the release, because the body may still run.
+			h.lose()
+			return ErrLost
+		case isGranted && h.session != nil && !isReply(err) && !isLate(err):
+			// The server releases the lock, because its connection has ended.
 			h.lose()
 		}
-		return false, err
-	}
-	if count != int64(len(h.options.keys)) {
-		// The keys that aren't lost stay until the release, because the body may still run.
-		h.lose()
-		return false, nil
-	}
-	h.prolong(lease, askedAt)
-	return h.stateNow() == held, nil
+		return err
+	})
 }
 
 // extension returns the command that sets the lease, and its way.
-func (h *hold) extension(c *call, lease time.Duration) (command, sender) {
+func (h *hold) extension(lease time.Duration) ([]any, sender) {
 	switch {
 	case h.session != nil:
-		return h.options.extend(c, lease, "GT", "SESSION"), h.session
+		return h.options.extend(h.token, lease, "GT", "SESSION"), h.session
 	case h.isShaped:
-		return h.options.extend(c, lease), h.commands.servers.prompt
+		return h.options.extend(h.token, lease), h.commands.servers.prompt
 	}
-	return h.options.extend(c, lease, "GT"), h.commands.servers.prompt
+	return h.options.extend(h.token, lease, "GT"), h.commands.servers.prompt
 }
 
 // confirm sets the lease of what isn't a grant yet, and ties a session to a connection.
@@ -187,11 +175,7 @@ func (h *hold) confirm(ctx context.Context, until time.Time) (err error) {
 			return err
 		}
 	}
-	isHeld, err := h.extendUntil(ctx, until, unreported, h.lease)
-	if err == nil && !isHeld {
-		err = ErrLost
-	}
-	if err != nil {
+	if err = h.extendUntil(ctx, until, unreported, h.lease); err != nil {
 		h.end(left)
 		h.closeSession()
 	}
@@ -203,17 +187,13 @@ func (h *hold) extend(ctx context.Context, lease time.Duration) error {
 	ctx, until, stop := bounded(ctx, h.commands.timeout)
 	defer stop()
 	lease = min(lease, century)
-	isHeld, err := h.extendUntil(ctx, until, unreported, lease)
-	if err != nil {
-		return err
+	err := h.extendUntil(ctx, until, unreported, lease)
+	if err == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.lease = lease
 	}
-	if !isHeld {
-		return ErrLost
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.lease = lease
-	return nil
+	return err
 }
 
 // --- the end -------------------------------------------------------------------------------------
@@ -227,26 +207,24 @@ func (h *hold) stateNow() state {
 	return h.state
 }
 
-// end moves the grant to a later state. It returns false if the grant is there.
-func (h *hold) end(s state) bool {
+// end moves the grant to a later state, and returns the state before.
+func (h *hold) end(s state) (was state) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.state >= s {
-		return false
-	}
-	h.state = s
+	was = h.state
+	h.state = max(was, s)
 	if h.timer != nil {
 		h.timer.Stop()
 	}
 	h.commands.mu.Lock()
 	defer h.commands.mu.Unlock()
 	delete(h.commands.held, h)
-	return true
+	return was
 }
 
 // lose ends the grant as lost, and tells the program once.
 func (h *hold) lose() {
-	if !h.end(lost) {
+	if h.end(lost) != held {
 		return
 	}
 	close(h.gone)
@@ -260,7 +238,7 @@ func (h *hold) lose() {
 
 // drop releases the grant of a program that has lost sight of it.
 func (h *hold) drop() {
-	if h.end(left) {
+	if h.end(left) == held {
 		slog.Warn("redislock: a grant was dropped without a release", "keys", h.options.keys)
 		// The program may have kept the channel, or a context that ends with it.
 		close(h.gone)
@@ -272,14 +250,14 @@ func (h *hold) drop() {
 // release releases the lock until the end of a time. Later that goes on without a caller.
 func (h *hold) release(ctx context.Context, until time.Time) error {
 	was := h.stateNow()
-	if !h.end(left) {
+	if h.end(left) == left {
 		return ErrNotHeld
 	}
-	isHeld, err := h.leave(ctx, until, unreported)
-	if err != nil {
+	err := h.leave(ctx, until, unreported)
+	if err != nil && !errors.Is(err, ErrLost) {
 		go h.leaveLater()
 	}
-	if was == lost || err == nil && !isHeld {
+	if was == lost {
 		return ErrLost
 	}
 	return err
@@ -292,45 +270,44 @@ func (h *hold) leaveLater() {
 		until = now
 	}
 	// If it fails, the server ends the lock with its lease.
-	_, _ = h.leave(context.Background(), until.Add(h.options.margin), h.commands.report)
+	_ = h.leave(context.Background(), until.Add(h.options.margin), h.commands.report)
 	h.closeSession()
 }
 
-// leave sends the release until a server has replied, or the time is over.
-func (h *hold) leave(
-	ctx context.Context, until time.Time, onFault func(*outage),
-) (isHeld bool, err error) {
+// leave sends the release until a server has replied, or the time is over. It fails with ErrLost.
+func (h *hold) leave(ctx context.Context, until time.Time, onFault func(*outage)) error {
 	c := &call{token: h.token}
-	err = h.commands.retry(ctx, until, onFault, func(within time.Duration) error {
-		count, err := h.commands.ask(ctx, h.lastWords(c), within, h.commands.servers.prompt)
+	err := h.commands.retry(ctx, until, onFault, func(within time.Duration) error {
+		count, err := h.commands.ask(ctx, c, h.lastWords(), within, h.commands.servers.prompt)
 		// If a reply was lost, the command before may have released the lock.
 		mayHave := c.isDoubtful.Load() && time.Now().Before(h.deadline)
-		isHeld = count == int64(len(h.options.keys)) || mayHave
+		if err == nil && count != int64(len(h.options.keys)) && !mayHave {
+			return ErrLost
+		}
 		return err
 	})
-	if err == nil {
+	if err == nil || errors.Is(err, ErrLost) {
 		h.closeSession()
 	}
-	return isHeld, err
+	return err
 }
 
-func (h *hold) lastWords(c *call) command {
+func (h *hold) lastWords() []any {
 	rest := time.Until(h.staysUntil)
 	switch {
 	case rest > 0 && h.session != nil:
-		return h.options.extend(c, rest, "NOSESSION")
+		return h.options.extend(h.token, rest, "NOSESSION")
 	case rest > 0:
-		return h.options.extend(c, rest)
+		return h.options.extend(h.token, rest)
 	case h.isUnclear:
 		// A late command has the lease of the acquire, which an extension may have made shorter.
-		return h.options.leave(c, h.options.longestTrace())
+		return h.options.leave(h.token, h.options.longestTrace())
 	}
-	return h.options.command("RELEASE", c)
+	return h.options.words("RELEASE", h.token)
 }
 
 func (h *hold) closeSession() {
 	if h.session != nil {
-		// A connection that was closed already is no failure.
-		_ = h.session.Close()
+		h.session.close()
 	}
 }

@@ -29,7 +29,9 @@ func (l *Lock) String() string { return fmt.Sprintf("redislock.Lock(%q)", l.opti
 // ErrDeadlock, ErrModuleMissing, ErrNotReplicated, or another error of the server. Without a limit,
 // it waits through outages, and reports them to the observer. If the context's own deadline was the
 // limit, the error is context.DeadlineExceeded as well.
-func (l *Lock) Acquire(ctx context.Context) (*Grant, error) { return l.acquire(ctx, l.options.wait) }
+func (l *Lock) Acquire(ctx context.Context) (*Grant, error) {
+	return l.acquire(ctx, l.options.wait)
+}
 
 // AcquireWithin is Acquire with this limit instead of that of WithWait; 0 tries once. It fails with
 // an *ArgumentError if wait is negative.
@@ -155,7 +157,8 @@ func outcomeOf(err error) Outcome {
 	return Failed
 }
 
-// isPastDeadline returns true if the time of a context is over, also if its own timer hasn't fired yet.
+// isPastDeadline returns true if the time of a context is over, also if its own timer hasn't fired
+// yet.
 func isPastDeadline(ctx context.Context) bool {
 	deadline, isLimited := ctx.Deadline()
 	return isLimited && !time.Now().Before(deadline)

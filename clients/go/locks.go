@@ -12,7 +12,9 @@ package redislock
 import (
 	"context"
 	"errors"
+	"maps"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -41,11 +43,13 @@ func WithObserver(observer Observer) LocksOption {
 // of a *redis.ClusterClient, or of what embeds one. It sends nothing. It fails with an
 // *ArgumentError.
 //
-// Locks uses the client's connections. A second client of the same settings has those for waits, and
-// in a cluster all. It is closed when the Locks is closed or collected.
+// Locks uses the client's connections. Other clients of the same settings have those of waits and
+// sessions, and in a cluster all. They close with the session, or when the Locks is closed or
+// collected.
 func New(client redis.UniversalClient, options ...LocksOption) (*Locks, error) {
 	c := &commands{
-		timeout: time.Second, crowds: map[string]*crowd{}, held: map[*hold]struct{}{}, down: map[string]bool{},
+		timeout: time.Second, crowds: map[string]*crowd{}, held: map[*hold]struct{}{},
+		down: map[string]bool{},
 	}
 	for _, option := range options {
 		option(c)
@@ -112,7 +116,9 @@ func (l *Locks) Adopt(
 func (l *Locks) ReleaseAll(ctx context.Context) (int, error) {
 	ctx, until, stop := bounded(ctx, l.commands.timeout)
 	defer stop()
-	all := l.commands.all()
+	l.commands.mu.Lock()
+	all := slices.Collect(maps.Keys(l.commands.held))
+	l.commands.mu.Unlock()
 	failures := make(chan error, len(all))
 	for _, h := range all {
 		go func() { failures <- h.release(ctx, until) }()

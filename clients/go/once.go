@@ -14,7 +14,8 @@ import (
 // was a result.
 func Once[T any](
 	ctx context.Context, locks *Locks, key string,
-	read func(context.Context) (T, bool, error), compute func(context.Context) (T, error), options ...Option,
+	read func(context.Context) (T, bool, error), compute func(context.Context) (T, error),
+	options ...Option,
 ) (result T, err error) {
 	lock, err := locks.Lock(key, options...)
 	if err != nil {

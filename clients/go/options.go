@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -42,77 +43,51 @@ type settings struct {
 type Option func(*settings)
 
 // WithLease sets how long others wait if this process dies. Default: 30 s.
-func WithLease(d time.Duration) Option {
-	return func(s *settings) { s.lease = d }
-}
+func WithLease(d time.Duration) Option { return func(s *settings) { s.lease = d } }
 
 // WithWait limits the time that Acquire and Do wait. 0 tries once. Default: no limit except the
 // context's.
-func WithWait(d time.Duration) Option {
-	return func(s *settings) { s.wait = d }
-}
+func WithWait(d time.Duration) Option { return func(s *settings) { s.wait = d } }
 
 // WithShared makes the lock shared: shared holders admit each other.
-func WithShared() Option {
-	return func(s *settings) { s.shared = true }
-}
+func WithShared() Option { return func(s *settings) { s.shared = true } }
 
 // WithLimit makes the lock a semaphore of n permits, 1 to 2^32-1, of which a grant takes one.
-func WithLimit(n int) Option {
-	return func(s *settings) { s.limit = n }
-}
+func WithLimit(n int) Option { return func(s *settings) { s.limit = n } }
 
 // WithPermits makes a grant take n permits of the WithLimit. Default: 1.
-func WithPermits(n int) Option {
-	return func(s *settings) { s.permits = n }
-}
+func WithPermits(n int) Option { return func(s *settings) { s.permits = n } }
 
 // WithSession ties each grant to a connection of its own, and the grant ends with that connection.
-func WithSession() Option {
-	return func(s *settings) { s.session = true }
-}
+func WithSession() Option { return func(s *settings) { s.session = true } }
 
 // WithKeep sets how long the server keeps the place of a waiter that it doesn't hear of. Default:
 // 10 s.
-func WithKeep(d time.Duration) Option {
-	return func(s *settings) { s.keep = d }
-}
+func WithKeep(d time.Duration) Option { return func(s *settings) { s.keep = d } }
 
 // WithoutRenewal makes a grant end with its lease. By default the lease is renewed at a third of
 // it.
-func WithoutRenewal() Option {
-	return func(s *settings) { s.renews = false }
-}
+func WithoutRenewal() Option { return func(s *settings) { s.renews = false } }
 
 // WithMargin sets how long before the end of the lease a grant counts as lost, so that the program
 // can stop before anybody else has the lock. It is less than the lease. Default: a tenth of the
 // lease, and at most 1 s.
-func WithMargin(d time.Duration) Option {
-	return func(s *settings) { s.margin = d }
-}
+func WithMargin(d time.Duration) Option { return func(s *settings) { s.margin = d } }
 
 // WithMaxHold sets how long the lease is renewed, from the grant: the grant is lost then. Unlimited
 // has no end. Default: 24 h.
-func WithMaxHold(d time.Duration) Option {
-	return func(s *settings) { s.maxHold = d }
-}
+func WithMaxHold(d time.Duration) Option { return func(s *settings) { s.maxHold = d } }
 
 // WithAtLeast keeps others out until this time after the grant, though the lock is released before.
 // Default: 0.
-func WithAtLeast(d time.Duration) Option {
-	return func(s *settings) { s.atLeast = d }
-}
+func WithAtLeast(d time.Duration) Option { return func(s *settings) { s.atLeast = d } }
 
 // WithData shows up to 1024 bytes in LOCK.INFO to everyone who may read the key.
-func WithData(data string) Option {
-	return func(s *settings) { s.data = &data }
-}
+func WithData(data string) Option { return func(s *settings) { s.data = &data } }
 
 // WithReplicas makes every acquire wait until n replicas, 1 to 1000, have acknowledged the grant,
 // within the command timeout. Otherwise the error is ErrNotReplicated.
-func WithReplicas(n int) Option {
-	return func(s *settings) { s.replicas = n }
-}
+func WithReplicas(n int) Option { return func(s *settings) { s.replicas = n } }
 
 // WithOnLost calls a function once for each loss, in a goroutine of its own.
 func WithOnLost(onLost func(*Grant)) Option {
@@ -122,7 +97,8 @@ func WithOnLost(onLost func(*Grant)) Option {
 func newSettings(keys []string, options []Option) (*settings, error) {
 	s := &settings{
 		keys: slices.Clone(keys), lease: 30 * time.Second, margin: unset, keep: 10 * time.Second,
-		maxHold: 24 * time.Hour, wait: Unlimited, renews: true, limit: unset, permits: unset, replicas: unset,
+		maxHold: 24 * time.Hour, wait: Unlimited, renews: true,
+		limit: unset, permits: unset, replicas: unset,
 	}
 	for _, option := range options {
 		option(s)
@@ -190,52 +166,46 @@ type call struct {
 	isDoubtful atomic.Bool
 }
 
-// command is a command of a call: its words, and the place of its first key.
-type command struct {
-	call  *call
-	words []any
-	keyAt int
-}
-
-// key returns the key that says which server has to have the command.
-func (c command) key() string { return c.words[c.keyAt].(string) }
-
-func (s *settings) command(verb string, c *call, options ...any) command {
+// words returns the words of a command about the keys.
+func (s *settings) words(verb, token string, options ...any) []any {
 	if len(s.keys) == 1 {
-		return command{c, append([]any{"LOCK." + verb, s.keys[0], c.token}, options...), 1}
+		return append([]any{"LOCK." + verb, s.keys[0], token}, options...)
 	}
 	words := []any{"LOCK.M" + verb, len(s.keys)}
 	for _, key := range s.keys {
 		words = append(words, key)
 	}
-	return command{c, append(append(words, c.token), options...), 2}
+	return append(append(words, token), options...)
 }
 
-func (s *settings) acquire(c *call, within time.Duration) command {
-	return s.command("ACQUIRE", c, s.grant(within)...)
+// keyAt returns the place of the first key in the words of a command.
+func keyAt(words []any) int {
+	if strings.HasPrefix(words[0].(string), "LOCK.M") {
+		return 2
+	}
+	return 1
+}
+
+func (s *settings) acquire(token string, within time.Duration) []any {
+	return s.words("ACQUIRE", token, s.grant(within)...)
 }
 
 // waitFor returns the WAIT of a part of the time that is left. The last one leaves no place.
-func (s *settings) waitFor(c *call, block, left, within time.Duration) command {
+func (s *settings) waitFor(token string, block, left, within time.Duration) []any {
 	words := append(s.grant(within), "BLOCK", milliseconds(block))
 	if block < left {
 		words = append(words, "KEEP", milliseconds(min(s.keep, left+time.Second)))
 	}
-	return s.command("WAIT", c, words...)
+	return s.words("WAIT", token, words...)
 }
 
-func (s *settings) extend(c *call, lease time.Duration, words ...any) command {
-	return s.command("EXTEND", c, append([]any{"PX", milliseconds(lease)}, words...)...)
+func (s *settings) extend(token string, lease time.Duration, words ...any) []any {
+	return s.words("EXTEND", token, append([]any{"PX", milliseconds(lease)}, words...)...)
 }
 
 // leave returns the command that ends what the token has, and for a time what it asks for.
-func (s *settings) leave(c *call, d time.Duration) command {
-	return s.command("RELEASE", c, "LEAVE", milliseconds(min(d, longestLeave)))
-}
-
-// cancel returns the command that ends the waits of a token, also those for several keys.
-func (s *settings) cancel(c *call) command {
-	return command{c, []any{"LOCK.CANCEL", s.keys[0], c.token}, 1}
+func (s *settings) leave(token string, d time.Duration) []any {
+	return s.words("RELEASE", token, "LEAVE", milliseconds(min(d, longestLeave)))
 }
 
 // grant returns the words that ask for a grant, which replicas acknowledge within a time.

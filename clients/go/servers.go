@@ -80,9 +80,10 @@ func newServers(client redis.UniversalClient, attempt, timeout time.Duration) (*
 		return &servers{options.Addr, prompt, acquires, redis.NewClient(&options), tune}, nil
 	case manyServers:
 		// The client of a cluster can't be copied with another timeout.
-		prompt, waits := tune.cluster(client.Options(), attempt), tune.cluster(client.Options(), longestWait)
+		of := client.Options()
+		prompt, waits := tune.cluster(of, attempt), tune.cluster(of, longestWait)
 		acquires := &queue{prompt, make(chan struct{}, mostTurns)}
-		name := "the cluster of " + strings.Join(client.Options().Addrs, ", ")
+		name := "the cluster of " + strings.Join(of.Addrs, ", ")
 		return &servers{name, prompt, acquires, waits, tune}, nil
 	}
 	return nil, &ArgumentError{"client", "a *redis.Client or a *redis.ClusterClient"}
@@ -116,18 +117,30 @@ func (q *queue) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// session returns a client of one connection to the server of a key.
-func (s *servers) session(ctx context.Context, key string) (*redis.Client, error) {
+// session is the connection that the server ties a grant to. It is never repaired: a command that
+// is late on a lost connection could move the tie back there, and its close releases the lock.
+type session struct {
+	*redis.Conn
+	// The client that has this connection alone.
+	client *redis.Client
+}
+
+// session returns a connection to the server of a key.
+func (s *servers) session(ctx context.Context, key string) (*session, error) {
 	node, err := s.node(ctx, key)
 	if err != nil {
-		return nil, err
+		return nil, &outage{s.name, err}
 	}
 	options := *node.Options()
 	// A reply that is late is waited for as long as the grant may be held.
 	s.tune(&options, -1)
 	options.PoolSize, options.ConnMaxLifetime = 1, 0
-	return redis.NewClient(&options), nil
+	client := redis.NewClient(&options)
+	return &session{client.Conn(), client}, nil
 }
+
+// close ends the connection. The close of a redis.Conn returns it to its pool.
+func (s *session) close() { _ = s.client.Close() }
 
 func (s *servers) node(ctx context.Context, key string) (*redis.Client, error) {
 	if cluster, isCluster := s.prompt.(*redis.ClusterClient); isCluster {

@@ -217,6 +217,16 @@ func RunPage(t *testing.T, path string, addresses ...string) {
 	}
 }
 
+// Is returns a call for RunTable that fails unless something is true.
+func Is(isTrue func() bool) func() error {
+	return func() error {
+		if !isTrue() {
+			return errors.New("not so")
+		}
+		return nil
+	}
+}
+
 // RunTable runs the code in a column of a table of a page, in the order of the page. Columns count
 // from 0, and header is the begin of the table. Each call must be there, and have a function.
 func RunTable(t *testing.T, path, header string, column int, calls map[string]func() error) {
