@@ -142,19 +142,15 @@ func TestAThousandWaitersTellOfOneOutage(t *testing.T) {
 func TestAClosedClientEndsEveryCallAtOnce(t *testing.T) {
 	s := serve(t)
 	client := redis.NewClient(&redis.Options{Addr: s.Address})
-	locks := locksOf(t, client)
-	lock := lockOf(t, locks, "k")
+	lock := lockOf(t, locksOf(t, client), "k")
 	grant := acquired(t, lock)
 	check(t, client.Close())
-	calls := []func() error{
-		func() error { _, err := lock.TryAcquire(background); return err },
-		func() error { _, err := lock.Acquire(background); return err },
-		func() error { return grant.Extend(background, time.Minute) },
-		func() error { return grant.Release(background) },
-	}
-	for _, call := range calls {
-		takes(t, "a call", 0, late, func() { expect(t, call(), redis.ErrClosed) })
-	}
+	takes(t, "three calls", 0, late, func() {
+		_, err := lock.Acquire(background)
+		expect(t, err, redis.ErrClosed)
+		expect(t, grant.Extend(background, time.Minute), redis.ErrClosed)
+		expect(t, grant.Release(background), redis.ErrClosed)
+	})
 }
 
 // cutOff loses the reply to a command, and then has no connection until it is mended.

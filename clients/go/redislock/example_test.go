@@ -39,24 +39,3 @@ func Example() {
 	// mine
 	// <nil>
 }
-
-func ExampleClient_Obtain_retry() {
-	client := redis.NewClient(&redis.Options{Addr: address})
-	defer client.Close()
-	locker := redislock.New(client)
-	ctx := context.Background()
-	holder, err := locker.Obtain(ctx, "orders:42", 10*time.Second, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	time.AfterFunc(50*time.Millisecond, func() { _ = holder.Release(ctx) })
-	// Waits for three seconds at most, and gets the lock when the holder releases it.
-	backoff := redislock.LimitRetry(redislock.LinearBackoff(time.Second), 3)
-	lock, err := locker.Obtain(ctx, "orders:42", 10*time.Second, &redislock.Options{RetryStrategy: backoff})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer lock.Release(ctx)
-	fmt.Println("mine")
-	// Output: mine
-}

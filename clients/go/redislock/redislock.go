@@ -64,12 +64,16 @@ type Options struct {
 }
 
 // Obtain is short for New(client).Obtain.
-func Obtain(ctx context.Context, client RedisClient, key string, ttl time.Duration, options *Options) (*Lock, error) {
+func Obtain(
+	ctx context.Context, client RedisClient, key string, ttl time.Duration, options *Options,
+) (*Lock, error) {
 	return New(client).Obtain(ctx, key, ttl, options)
 }
 
 // ObtainMulti is short for New(client).ObtainMulti.
-func ObtainMulti(ctx context.Context, client RedisClient, keys []string, ttl time.Duration, options *Options) (*Lock, error) {
+func ObtainMulti(
+	ctx context.Context, client RedisClient, keys []string, ttl time.Duration, options *Options,
+) (*Lock, error) {
 	return New(client).ObtainMulti(ctx, keys, ttl, options)
 }
 
@@ -79,12 +83,16 @@ func ObtainMulti(ctx context.Context, client RedisClient, keys []string, ttl tim
 //
 // It fails with ErrNotObtained if somebody else had the lock until then, and with the context's
 // error as well if that has ended. An outage is never ErrNotObtained but client.ErrUnavailable.
-func (c *Client) Obtain(ctx context.Context, key string, ttl time.Duration, options *Options) (*Lock, error) {
+func (c *Client) Obtain(
+	ctx context.Context, key string, ttl time.Duration, options *Options,
+) (*Lock, error) {
 	return c.ObtainMulti(ctx, []string{key}, ttl, options)
 }
 
 // ObtainMulti is Obtain for several keys, which are obtained together or not at all.
-func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Duration, options *Options) (*Lock, error) {
+func (c *Client) ObtainMulti(
+	ctx context.Context, keys []string, ttl time.Duration, options *Options,
+) (*Lock, error) {
 	if c.wrong != nil {
 		return nil, c.wrong
 	}

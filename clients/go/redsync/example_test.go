@@ -1,13 +1,10 @@
 package redsync_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -34,20 +31,4 @@ func Example() {
 	// Output:
 	// mine
 	// true <nil>
-}
-
-func ExampleMutex_LockContext() {
-	client := redis.NewClient(&redis.Options{Addr: address})
-	defer client.Close()
-	rs := redsync.New(client)
-	holder := rs.NewMutex("orders:42")
-	if err := holder.Lock(); err != nil {
-		log.Fatal(err)
-	}
-	defer holder.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	err := rs.NewMutex("orders:42").LockContext(ctx)
-	fmt.Println(errors.Is(err, redsync.ErrFailed))
-	// Output: true
 }

@@ -1,10 +1,10 @@
 package redsync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -198,29 +198,24 @@ func (m *Mutex) try(ctx context.Context, locks []*redislock.Lock, value string) 
 	timeout := max(time.Millisecond, time.Duration(float64(m.expiry)*m.timeout))
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	tried := m.onNodes(func(node int) (*redislock.Grant, error) { return locks[node].TryAcquire(within) })
-	// The Unlock of the mutex may be over when a grant comes that fail-fast has left behind.
-	defer tried.giveBackLate()
-	if tried.err != nil {
-		giveBack(within, tried.grants)
-		return tried.err
+	grants, err := m.onNodes(release, func(node int) (*redislock.Grant, error) {
+		return locks[node].TryAcquire(within)
+	})
+	if err != nil {
+		m.giveBack(within, grants)
+		return err
 	}
-	return m.hold(within, value, tried.grants)
+	return m.hold(within, value, grants)
 }
 
 // giveBack releases grants. What doesn't end within the context goes on in the background.
-func giveBack(ctx context.Context, grants []*redislock.Grant) {
-	var releases sync.WaitGroup
-	for _, grant := range grants {
-		if grant != nil {
-			releases.Add(1)
-			go func() {
-				defer releases.Done()
-				_ = grant.Release(ctx)
-			}()
+func (m *Mutex) giveBack(ctx context.Context, grants []*redislock.Grant) {
+	_, _ = m.onNodes(ignore, func(node int) (*redislock.Grant, error) {
+		if grants[node] == nil {
+			return nil, nil
 		}
-	}
-	releases.Wait()
+		return nil, grants[node].Release(ctx)
+	})
 }
 
 func (m *Mutex) quorum() int { return len(m.nodes)/2 + 1 }
@@ -229,7 +224,7 @@ func (m *Mutex) quorum() int { return len(m.nodes)/2 + 1 }
 func (m *Mutex) hold(ctx context.Context, value string, grants []*redislock.Grant) error {
 	until := m.validUntil(grants)
 	if !time.Now().Before(until) {
-		giveBack(ctx, grants)
+		m.giveBack(ctx, grants)
 		return ErrFailed
 	}
 	m.owner.Store(&ownership{value, until, grants})
@@ -260,7 +255,7 @@ func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	was := m.now()
-	err = m.onNodes(func(node int) (*redislock.Grant, error) {
+	_, err = m.onNodes(ignore, func(node int) (*redislock.Grant, error) {
 		grant, err := m.on(ctx, node, was)
 		if err == nil {
 			err = grant.Release(ctx)
@@ -269,7 +264,7 @@ func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 			err = ErrLockAlreadyExpired
 		}
 		return nil, err
-	}).err
+	})
 	return err == nil, err
 }
 
@@ -288,7 +283,7 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	extended := m.onNodes(func(node int) (*redislock.Grant, error) {
+	grants, err := m.onNodes(ignore, func(node int) (*redislock.Grant, error) {
 		grant, err := m.on(ctx, node, was)
 		if err == nil {
 			err = grant.Extend(ctx, m.expiry)
@@ -299,19 +294,17 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 		}
 		return grant, err
 	})
-	if extended.err != nil {
-		return false, extended.err
+	if err != nil {
+		return false, err
 	}
-	for node, grant := range extended.grants {
-		if grant == nil {
-			extended.grants[node] = was.grants[node]
-		}
+	for node, grant := range grants {
+		grants[node] = cmp.Or(grant, was.grants[node])
 	}
-	until := m.validUntil(extended.grants)
+	until := m.validUntil(grants)
 	if !time.Now().Before(until) {
 		return false, ErrExtendFailed
 	}
-	m.owner.Store(&ownership{was.value, until, extended.grants})
+	m.owner.Store(&ownership{was.value, until, grants})
 	return true, nil
 }
 
@@ -325,7 +318,7 @@ func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	was := m.now()
-	err = m.onNodes(func(node int) (*redislock.Grant, error) {
+	_, err = m.onNodes(ignore, func(node int) (*redislock.Grant, error) {
 		if grant := was.grants[node]; grant != nil {
 			isOwned, err := grant.Owned(ctx)
 			if err != nil || isOwned {
@@ -334,7 +327,7 @@ func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
 		}
 		_, err := m.find(ctx, node, was.value)
 		return nil, err
-	}).err
+	})
 	return err == nil, err
 }
 
@@ -354,7 +347,9 @@ func (m *Mutex) on(ctx context.Context, node int, was ownership) (*redislock.Gra
 }
 
 // find returns the holder with the value of this mutex. It fails with redislock.ErrNotHeld.
-func (m *Mutex) find(ctx context.Context, node int, value string) (holder redislock.Holder, err error) {
+func (m *Mutex) find(
+	ctx context.Context, node int, value string,
+) (holder redislock.Holder, err error) {
 	lock, err := m.nodes[node].Lock(m.name)
 	if err != nil {
 		return holder, err
@@ -371,67 +366,60 @@ func (m *Mutex) find(ctx context.Context, node int, value string) (holder redisl
 	return holder, redislock.ErrNotHeld
 }
 
-// answer is the answer of a node.
-type answer struct {
-	node  int
-	grant *redislock.Grant
-	err   error
-}
-
-// answers are the answers of the nodes to a call.
-type answers struct {
-	// The grants of the nodes, each nil if it failed or has none.
-	grants []*redislock.Grant
-	// The errors of the nodes, *ErrTaken if the majority refused, or nil if the majority succeeded.
-	err error
-	// The answers that fail-fast hasn't waited for.
-	late  <-chan answer
-	count int
-}
-
-// giveBackLate releases the grants that fail-fast hasn't waited for.
-func (a answers) giveBackLate() {
-	go func() {
-		for range a.count {
-			giveBack(context.Background(), []*redislock.Grant{(<-a.late).grant})
-		}
-	}()
-}
-
-// onNodes calls act for all nodes at once.
-func (m *Mutex) onNodes(act func(node int) (*redislock.Grant, error)) answers {
-	count := len(m.nodes)
-	all := make(chan answer, count)
-	for node := range count {
+// onNodes calls act for all nodes at once. It returns the grants of those that succeeded, and an
+// error unless these are the majority: *ErrTaken if the majority refused. The grants for which
+// fail-fast doesn't wait go to late.
+func (m *Mutex) onNodes(
+	late func(*redislock.Grant), act func(node int) (*redislock.Grant, error),
+) ([]*redislock.Grant, error) {
+	type answer struct {
+		node  int
+		grant *redislock.Grant
+		err   error
+	}
+	missing, succeeded := len(m.nodes), 0
+	answers, grants := make(chan answer), make([]*redislock.Grant, missing)
+	for node := range missing {
 		go func() {
 			grant, err := act(node)
-			all <- answer{node, grant, err}
+			answers <- answer{node, grant, err}
 		}()
 	}
-	result := answers{grants: make([]*redislock.Grant, count), late: all, count: count}
-	succeeded := 0
 	var taken []int
-	for result.count > 0 && !(m.failFast && max(succeeded, len(taken)) >= m.quorum()) {
-		a := <-all
-		result.count--
-		switch {
+	var failed error
+	for ; missing > 0 && !(m.failFast && max(succeeded, len(taken)) >= m.quorum()); missing-- {
+		switch a := <-answers; {
 		case a.err == nil:
 			succeeded++
-			result.grants[a.node] = a.grant
+			grants[a.node] = a.grant
 		case errors.Is(a.err, ErrLockAlreadyExpired):
-			result.err = errors.Join(result.err, a.err)
+			failed = errors.Join(failed, a.err)
 		case isRefusal(a.err):
 			taken = append(taken, a.node)
-			result.err = errors.Join(result.err, &ErrNodeTaken{Node: a.node})
+			failed = errors.Join(failed, &ErrNodeTaken{Node: a.node})
 		default:
-			result.err = errors.Join(result.err, &RedisError{Node: a.node, Err: a.err})
+			failed = errors.Join(failed, &RedisError{Node: a.node, Err: a.err})
 		}
 	}
+	go func() {
+		for ; missing > 0; missing-- {
+			late((<-answers).grant)
+		}
+	}()
 	switch {
 	case succeeded >= m.quorum():
-		result.err = nil
+		return grants, nil
 	case len(taken) >= m.quorum():
-		result.err = &ErrTaken{Nodes: taken}
+		return grants, &ErrTaken{Nodes: taken}
 	}
-	return result
+	return grants, failed
 }
+
+// release releases a grant that comes when the Unlock of the mutex may be over.
+func release(grant *redislock.Grant) {
+	if grant != nil {
+		go grant.Release(context.Background())
+	}
+}
+
+func ignore(*redislock.Grant) {}

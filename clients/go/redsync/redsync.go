@@ -100,9 +100,7 @@ func WithExpiry(expiry time.Duration) Option {
 
 // WithTries sets how often Lock tries. With one client, Lock waits for as long as the delays
 // between the tries would take together; 1 doesn't wait. Default: 32.
-func WithTries(tries int) Option {
-	return OptionFunc(func(m *Mutex) { m.tries = tries })
-}
+func WithTries(tries int) Option { return OptionFunc(func(m *Mutex) { m.tries = tries }) }
 
 // WithRetryDelay sets the delay between tries. Default: 50 to 250 ms, at random.
 func WithRetryDelay(delay time.Duration) Option {
@@ -138,19 +136,13 @@ func WithValue(value string) Option {
 }
 
 // WithFailFast makes a call on several nodes return with the answers of the majority.
-func WithFailFast(fast bool) Option {
-	return OptionFunc(func(m *Mutex) { m.failFast = fast })
-}
+func WithFailFast(fast bool) Option { return OptionFunc(func(m *Mutex) { m.failFast = fast }) }
 
 // WithShufflePools does nothing, because all nodes are asked at once.
-func WithShufflePools(bool) Option {
-	return OptionFunc(func(*Mutex) {})
-}
+func WithShufflePools(bool) Option { return OptionFunc(func(*Mutex) {}) }
 
 // WithSetNXOnExtend makes Extend acquire a lock that was lost if it is free.
-func WithSetNXOnExtend() Option {
-	return OptionFunc(func(m *Mutex) { m.reacquires = true })
-}
+func WithSetNXOnExtend() Option { return OptionFunc(func(m *Mutex) { m.reacquires = true }) }
 
 func randomValue() (string, error) {
 	bits := make([]byte, 16)
