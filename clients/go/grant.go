@@ -68,12 +68,6 @@ func (g *Grant) Extend(ctx context.Context, lease time.Duration) error {
 	if lease <= g.hold.options.margin {
 		return &ArgumentError{"lease", "greater than the margin, and than 0"}
 	}
-	switch g.hold.stateNow() {
-	case lost:
-		return ErrLost
-	case left:
-		return ErrNotHeld
-	}
 	return g.hold.extend(ctx, lease)
 }
 

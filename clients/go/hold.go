@@ -129,15 +129,18 @@ func (h *hold) prolong(lease time.Duration, askedAt time.Time) error {
 	return nil
 }
 
-// extendUntil repeats an extension until it has a reply. It fails with ErrLost.
+// extendUntil repeats an extension until it has a reply. It fails with ErrLost or ErrNotHeld.
 func (h *hold) extendUntil(
 	ctx context.Context, until time.Time, onFault func(*outage), lease time.Duration,
 ) error {
 	c := &call{token: h.token}
 	return h.commands.retry(ctx, until, onFault, func(within time.Duration) error {
-		if h.stateNow() != held {
-			// A renewal that is repeated after the release would undo its time of WithAtLeast.
+		switch h.stateNow() {
+		case lost:
 			return ErrLost
+		case left:
+			// A renewal that is repeated after the release would undo its time of WithAtLeast.
+			return ErrNotHeld
 		}
 		askedAt := time.Now()
 		words, by := h.extension(lease)

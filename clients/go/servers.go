@@ -35,12 +35,9 @@ type servers struct {
 	acquires *queue
 	// The way of commands that may block.
 	waits redis.UniversalClient
-	// Changes the options of the program's client to those of one of this library's.
-	tune tuner
+	// The longest times of an attempt, and of a command that blocks.
+	attempt, longestWait time.Duration
 }
-
-// tuner sets how a client connects, and how long it waits for a reply.
-type tuner func(o *redis.Options, read time.Duration)
 
 // oneServer is a *redis.Client, or what embeds one.
 type oneServer interface {
@@ -55,46 +52,50 @@ func newServers(client redis.UniversalClient, attempt, timeout time.Duration) (*
 	if pointer := reflect.ValueOf(client); pointer.Kind() == reflect.Pointer && pointer.IsNil() {
 		client = nil
 	}
-	longestWait := signOfLife + attempt + timeout
-	tune := tuner(func(o *redis.Options, read time.Duration) {
-		// This library repeats by itself, and notes what got no reply.
-		o.Protocol, o.MaxRetries, o.ContextTimeoutEnabled = 2, -1, true
-		o.DialTimeout, o.DialerRetries, o.DialerRetryTimeout = attempt, 1, 1
-		o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = read, attempt, longestWait
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns = mostConnections, 0, mostUnused
-		o.MaxActiveConns, o.ConnMaxIdleTime = 0, idleTime
-		// The program's client changes its own when it connects.
-		o.MaintNotificationsConfig = nil
-		if o.Addr == ofSentinel {
-			// go-redis closes only the program's own connections after a failover.
-			o.ConnMaxLifetime = signOfLife
-		}
-	})
+	s := &servers{attempt: attempt, longestWait: signOfLife + attempt + timeout}
 	switch client := client.(type) {
 	case oneServer:
 		// It uses the connections of the program's client. The options are the copy's own.
 		prompt, options := client.WithTimeout(attempt), *client.Options()
 		prompt.Options().MaxRetries, prompt.Options().ContextTimeoutEnabled = 0, true
-		acquires := &queue{prompt, make(chan struct{}, max(1, options.PoolSize/2))}
-		tune(&options, longestWait)
-		return &servers{options.Addr, prompt, acquires, redis.NewClient(&options), tune}, nil
+		s.name, s.prompt = options.Addr, prompt
+		s.acquires = &queue{prompt, make(chan struct{}, max(1, options.PoolSize/2))}
+		s.tune(&options, s.longestWait)
+		s.waits = redis.NewClient(&options)
 	case manyServers:
 		// The client of a cluster can't be copied with another timeout.
 		of := client.Options()
-		prompt, waits := tune.cluster(of, attempt), tune.cluster(of, longestWait)
-		acquires := &queue{prompt, make(chan struct{}, mostTurns)}
-		name := "the cluster of " + strings.Join(of.Addrs, ", ")
-		return &servers{name, prompt, acquires, waits, tune}, nil
+		s.name, s.prompt = "the cluster of "+strings.Join(of.Addrs, ", "), s.cluster(of, attempt)
+		s.acquires = &queue{s.prompt, make(chan struct{}, mostTurns)}
+		s.waits = s.cluster(of, s.longestWait)
+	default:
+		return nil, &ArgumentError{"client", "a *redis.Client or a *redis.ClusterClient"}
 	}
-	return nil, &ArgumentError{"client", "a *redis.Client or a *redis.ClusterClient"}
+	return s, nil
+}
+
+// tune sets how a client of this library connects, and how long it waits for a reply.
+func (s *servers) tune(o *redis.Options, read time.Duration) {
+	// This library repeats by itself, and notes what got no reply.
+	o.Protocol, o.MaxRetries, o.ContextTimeoutEnabled = 2, -1, true
+	o.DialTimeout, o.DialerRetries, o.DialerRetryTimeout = s.attempt, 1, 1
+	o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = read, s.attempt, s.longestWait
+	o.PoolSize, o.MinIdleConns, o.MaxIdleConns = mostConnections, 0, mostUnused
+	o.MaxActiveConns, o.ConnMaxIdleTime = 0, idleTime
+	// The program's client changes its own when it connects.
+	o.MaintNotificationsConfig = nil
+	if o.Addr == ofSentinel {
+		// go-redis closes only the program's own connections after a failover.
+		o.ConnMaxLifetime = signOfLife
+	}
 }
 
 // cluster returns a client of the same settings.
-func (tune tuner) cluster(of *redis.ClusterOptions, read time.Duration) *redis.ClusterClient {
+func (s *servers) cluster(of *redis.ClusterOptions, read time.Duration) *redis.ClusterClient {
 	options := *of
 	options.ReadOnly, options.RouteByLatency, options.RouteRandomly = false, false, false
 	options.NewClient = func(node *redis.Options) *redis.Client {
-		tune(node, read)
+		s.tune(node, read)
 		return of.NewClient(node)
 	}
 	return redis.NewClusterClient(&options)

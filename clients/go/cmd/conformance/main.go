@@ -21,66 +21,51 @@ import (
 	redislock "github.com/redis-lock/redis-lock/clients/go"
 )
 
-// number is a number of an order, which may be one that no Go type has.
-type number struct{ json.RawMessage }
-
-type order struct {
-	ID               int64    `json:"id"`
-	Do               string   `json:"do"`
-	Servers          []string `json:"servers"`
-	Cluster          bool     `json:"cluster"`
-	Sentinel         string   `json:"sentinel"`
-	Username         string   `json:"username"`
-	Password         string   `json:"password"`
-	CommandTimeoutMs number   `json:"command_timeout_ms"`
-	List             string   `json:"list"`
-	Tasks            int      `json:"tasks"`
-	Seconds          float64  `json:"seconds"`
-	MostWaitMs       float64  `json:"most_wait_ms"`
-	Lock             string   `json:"lock"`
-	Keys             []any    `json:"keys"`
-	LeaseMs          number   `json:"lease_ms"`
-	WaitMs           number   `json:"wait_ms"`
-	KeepMs           number   `json:"keep_ms"`
-	MarginMs         number   `json:"margin_ms"`
-	MaxHoldMs        number   `json:"max_hold_ms"`
-	AtLeastMs        number   `json:"at_least_ms"`
-	WorkMs           number   `json:"work_ms"`
-	Limit            number   `json:"limit"`
-	Permits          number   `json:"permits"`
-	Replicas         number   `json:"replicas"`
-	Renew            *bool    `json:"renew"`
-	Shared           bool     `json:"shared"`
-	Session          bool     `json:"session"`
-	Data             *string  `json:"data"`
-	Fail             *string  `json:"fail"`
-	CancelsID        int64    `json:"of"`
-}
+// order is an order. Its numbers may be some that no Go type has.
+type order map[string]any
 
 var errUnrepresentable = errors.New("no value of the Go type")
 
-// isSet returns true if the order has this number.
-func (n number) isSet() bool { return len(n.RawMessage) > 0 && string(n.RawMessage) != "null" }
+func (o order) text(name string) string {
+	text, _ := o[name].(string)
+	return text
+}
 
-func (n number) within(most float64) (float64, error) {
-	var value float64
-	if err := json.Unmarshal(n.RawMessage, &value); err != nil || math.Abs(value) >= most {
+func (o order) isTrue(name string) bool { return o[name] == true }
+
+func (o order) number(name string, most float64) (float64, error) {
+	value, isNumber := o[name].(float64)
+	if !isNumber || math.Abs(value) >= most {
 		return 0, errUnrepresentable
 	}
 	return value, nil
 }
 
-func (n number) duration() (time.Duration, error) {
-	ms, err := n.within(math.MaxInt64 / 1e6)
+func (o order) duration(name string) (time.Duration, error) {
+	ms, err := o.number(name, math.MaxInt64/1e6)
 	return time.Duration(ms * 1e6), err
 }
 
-func (n number) count() (int, error) {
-	count, err := n.within(math.MaxInt64)
+func (o order) count(name string) (int, error) {
+	count, err := o.number(name, math.MaxInt64)
 	if count != math.Trunc(count) {
 		return 0, errUnrepresentable
 	}
 	return int(count), err
+}
+
+// texts returns a list of texts.
+func (o order) texts(name string) ([]string, error) {
+	items, _ := o[name].([]any)
+	texts := make([]string, 0, len(items))
+	for _, item := range items {
+		text, isText := item.(string)
+		if !isText {
+			return nil, errUnrepresentable
+		}
+		texts = append(texts, text)
+	}
+	return texts, nil
 }
 
 type answer map[string]any
@@ -92,7 +77,7 @@ type driver struct {
 	named  map[string]*redislock.Lock
 	// The latest grant of each lock.
 	grants  map[string]*redislock.Grant
-	cancels map[int64]context.CancelFunc
+	cancels map[any]context.CancelFunc
 }
 
 var saying sync.Mutex
@@ -111,28 +96,27 @@ func say(line answer) {
 func main() {
 	d := &driver{
 		named: map[string]*redislock.Lock{}, grants: map[string]*redislock.Grant{},
-		cancels: map[int64]context.CancelFunc{},
+		cancels: map[any]context.CancelFunc{},
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var o order
 		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
-			say(answer{"id": o.ID, "error": "unrepresentable", "text": err.Error()})
-			continue
+			panic(err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
-		d.cancels[o.ID] = cancel
+		d.cancels[o["id"]] = cancel
 		d.mu.Unlock()
 		obey := func() {
 			line, err := d.obey(ctx, o)
 			if err != nil {
 				line = answer{"error": nameOf(err), "text": err.Error()}
 			}
-			line["id"] = o.ID
+			line["id"] = o["id"]
 			say(line)
 		}
-		if o.Do == "connect" || o.Do == "lock" {
+		if o["do"] == "connect" || o["do"] == "lock" {
 			obey()
 		} else {
 			go obey()
@@ -181,10 +165,10 @@ func nameOf(err error) string {
 
 func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 	d.mu.Lock()
-	lock, grant, cancel := d.named[o.Lock], d.grants[o.Lock], d.cancels[o.CancelsID]
+	lock, grant, cancel := d.named[o.text("lock")], d.grants[o.text("lock")], d.cancels[o["of"]]
 	d.mu.Unlock()
 	ok := answer{"ok": true}
-	switch o.Do {
+	switch o.text("do") {
 	case "connect":
 		return ok, d.connect(o)
 	case "lock":
@@ -210,7 +194,7 @@ func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 		answers := map[string]answer{
 			"left": {"ok": true, "ms": 0}, "owned": {"ok": false}, "state": {"ok": true, "lost": false, "fence": nil},
 		}
-		if line := answers[o.Do]; line != nil {
+		if line := answers[o.text("do")]; line != nil {
 			return line, nil
 		}
 		return nil, redislock.ErrNotHeld
@@ -219,12 +203,12 @@ func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 }
 
 func withGrant(ctx context.Context, grant *redislock.Grant, o order) (answer, error) {
-	switch o.Do {
+	switch o.text("do") {
 	case "release":
 		err := grant.Release(ctx)
 		return answer{"ok": err == nil}, unlessLost(err)
 	case "extend":
-		lease, err := o.LeaseMs.duration()
+		lease, err := o.duration("lease_ms")
 		if err == nil {
 			err = grant.Extend(ctx, lease)
 		}
@@ -237,7 +221,7 @@ func withGrant(ctx context.Context, grant *redislock.Grant, o order) (answer, er
 	case "state":
 		return answer{"ok": true, "lost": grant.IsLost(), "fence": grant.Fence(), "token": grant.Token()}, nil
 	}
-	return nil, errors.New("no such order: " + o.Do)
+	return nil, errors.New("no such order: " + o.text("do"))
 }
 
 // unlessLost returns nil for a loss, which the answer's "ok" tells.
@@ -254,12 +238,17 @@ func texts(value any) string {
 }
 
 func (d *driver) connect(o order) error {
-	if !o.Cluster && o.Sentinel == "" {
+	servers, err := o.texts("servers")
+	if err != nil {
+		return err
+	}
+	if !o.isTrue("cluster") && o.text("sentinel") == "" {
 		// Several addresses would be those of a cluster.
-		o.Servers = o.Servers[:1]
+		servers = servers[:1]
 	}
 	options := &redis.UniversalOptions{
-		Addrs: o.Servers, MasterName: o.Sentinel, Username: o.Username, Password: o.Password, IsClusterMode: o.Cluster,
+		Addrs: servers, MasterName: o.text("sentinel"), IsClusterMode: o.isTrue("cluster"),
+		Username: o.text("username"), Password: o.text("password"),
 	}
 	observer := redislock.Observer{
 		Waited: func(lock *redislock.Lock, waited time.Duration, outcome redislock.Outcome) {
@@ -271,15 +260,14 @@ func (d *driver) connect(o order) error {
 		Unavailable: func(err error) { say(answer{"event": "unavailable", "text": err.Error()}) },
 	}
 	with := []redislock.LocksOption{redislock.WithObserver(observer)}
-	if o.CommandTimeoutMs.isSet() {
-		timeout, err := o.CommandTimeoutMs.duration()
+	if o["command_timeout_ms"] != nil {
+		timeout, err := o.duration("command_timeout_ms")
 		if err != nil {
 			return err
 		}
 		with = append(with, redislock.WithCommandTimeout(timeout))
 	}
 	d.client = redis.NewUniversalClient(options)
-	var err error
 	d.locks, err = redislock.New(d.client, with...)
 	return err
 }
@@ -296,13 +284,9 @@ func (d *driver) nameOf(lock *redislock.Lock) string {
 }
 
 func (d *driver) lock(o order) error {
-	keys := make([]string, 0, len(o.Keys))
-	for _, key := range o.Keys {
-		text, ok := key.(string)
-		if !ok {
-			return errUnrepresentable
-		}
-		keys = append(keys, text)
+	keys, err := o.texts("keys")
+	if err != nil {
+		return err
 	}
 	with, err := options(o)
 	if err != nil {
@@ -314,53 +298,55 @@ func (d *driver) lock(o order) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.named[o.Lock] = lock
+	d.named[o.text("lock")] = lock
 	return nil
 }
 
 func options(o order) ([]redislock.Option, error) {
 	with := []redislock.Option{
-		redislock.WithOnLost(func(*redislock.Grant) { say(answer{"event": "lost", "lock": o.Lock}) }),
+		redislock.WithOnLost(func(*redislock.Grant) { say(answer{"event": "lost", "lock": o["lock"]}) }),
 	}
 	var failed error
-	duration := func(n number, option func(time.Duration) redislock.Option) {
-		if n.isSet() {
-			d, err := n.duration()
+	durations := map[string]func(time.Duration) redislock.Option{
+		"lease_ms": redislock.WithLease, "wait_ms": redislock.WithWait, "keep_ms": redislock.WithKeep,
+		"max_hold_ms": redislock.WithMaxHold, "at_least_ms": redislock.WithAtLeast,
+		"margin_ms": redislock.WithMargin,
+	}
+	for name, option := range durations {
+		if o[name] != nil {
+			d, err := o.duration(name)
 			with, failed = append(with, option(d)), errors.Join(failed, err)
 		}
 	}
-	count := func(n number, option func(int) redislock.Option) {
-		if n.isSet() {
-			c, err := n.count()
-			with, failed = append(with, option(c)), errors.Join(failed, err)
+	counts := map[string]func(int) redislock.Option{
+		"limit": redislock.WithLimit, "permits": redislock.WithPermits, "replicas": redislock.WithReplicas,
+	}
+	for name, option := range counts {
+		if o[name] != nil {
+			count, err := o.count(name)
+			with, failed = append(with, option(count)), errors.Join(failed, err)
 		}
 	}
-	flag := func(isSet bool, option func() redislock.Option) {
-		if isSet {
-			with = append(with, option())
-		}
+	if o["renew"] == false {
+		with = append(with, redislock.WithoutRenewal())
 	}
-	duration(o.LeaseMs, redislock.WithLease)
-	duration(o.WaitMs, redislock.WithWait)
-	duration(o.KeepMs, redislock.WithKeep)
-	duration(o.MaxHoldMs, redislock.WithMaxHold)
-	duration(o.AtLeastMs, redislock.WithAtLeast)
-	duration(o.MarginMs, redislock.WithMargin)
-	count(o.Limit, redislock.WithLimit)
-	count(o.Permits, redislock.WithPermits)
-	count(o.Replicas, redislock.WithReplicas)
-	flag(o.Renew != nil && !*o.Renew, redislock.WithoutRenewal)
-	flag(o.Shared, redislock.WithShared)
-	flag(o.Session, redislock.WithSession)
-	flag(o.Data != nil, func() redislock.Option { return redislock.WithData(*o.Data) })
+	if o.isTrue("shared") {
+		with = append(with, redislock.WithShared())
+	}
+	if o.isTrue("session") {
+		with = append(with, redislock.WithSession())
+	}
+	if data, isSet := o["data"].(string); isSet {
+		with = append(with, redislock.WithData(data))
+	}
 	return with, failed
 }
 
 func (d *driver) acquire(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
 	var grant *redislock.Grant
 	var err error
-	if o.WaitMs.isSet() {
-		wait, unrepresentable := o.WaitMs.duration()
+	if o["wait_ms"] != nil {
+		wait, unrepresentable := o.duration("wait_ms")
 		if unrepresentable != nil {
 			return nil, unrepresentable
 		}
@@ -374,7 +360,7 @@ func (d *driver) acquire(ctx context.Context, lock *redislock.Lock, o order) (an
 	case err != nil:
 		return nil, err
 	}
-	d.keep(o.Lock, grant)
+	d.keep(o.text("lock"), grant)
 	return answer{"ok": true, "fence": grant.Fence(), "token": grant.Token()}, nil
 }
 
@@ -386,10 +372,10 @@ func (d *driver) keep(name string, grant *redislock.Grant) {
 
 // guarded calls work in a guarded block.
 func guarded(ctx context.Context, lock *redislock.Lock, o order, work func(context.Context, *redislock.Grant) error) error {
-	if !o.WaitMs.isSet() {
+	if o["wait_ms"] == nil {
 		return lock.Do(ctx, work)
 	}
-	wait, err := o.WaitMs.duration()
+	wait, err := o.duration("wait_ms")
 	if err != nil {
 		return err
 	}
@@ -397,18 +383,18 @@ func guarded(ctx context.Context, lock *redislock.Lock, o order, work func(conte
 }
 
 func (d *driver) block(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
-	work, err := o.WorkMs.duration()
+	work, err := o.duration("work_ms")
 	if err != nil {
 		return nil, err
 	}
 	var entered int64
 	err = guarded(ctx, lock, o, func(_ context.Context, grant *redislock.Grant) error {
 		entered = grant.Fence()
-		d.keep(o.Lock, grant)
-		say(answer{"event": "in", "lock": o.Lock})
+		d.keep(o.text("lock"), grant)
+		say(answer{"event": "in", "lock": o["lock"]})
 		time.Sleep(work)
-		if o.Fail != nil {
-			return failure(*o.Fail)
+		if fail, isSet := o["fail"].(string); isSet {
+			return failure(fail)
 		}
 		return nil
 	})
@@ -419,7 +405,7 @@ func (d *driver) block(ctx context.Context, lock *redislock.Lock, o order) (answ
 func (d *driver) write(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
 	err := guarded(ctx, lock, o, func(ctx context.Context, grant *redislock.Grant) error {
 		for ctx.Err() == nil {
-			if err := d.client.RPush(ctx, o.List, grant.Fence()).Err(); err != nil {
+			if err := d.client.RPush(ctx, o.text("list"), grant.Fence()).Err(); err != nil {
 				return err
 			}
 			time.Sleep(2 * time.Millisecond)
@@ -431,13 +417,19 @@ func (d *driver) write(ctx context.Context, lock *redislock.Lock, o order) (answ
 
 // storm has many goroutines acquire a lock with short limits, again and again.
 func storm(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
+	tasks, err := o.count("tasks")
+	seconds, noSeconds := o.number("seconds", 100)
+	mostWait, noWait := o.duration("most_wait_ms")
+	if err := errors.Join(err, noSeconds, noWait); err != nil {
+		return nil, err
+	}
 	var mu sync.Mutex
 	var releases []float64
 	mostLate := 0.0
-	until := time.Now().Add(time.Duration(o.Seconds * float64(time.Second)))
+	until := time.Now().Add(time.Duration(seconds * float64(time.Second)))
 	acquires := func() error {
 		for time.Now().Before(until) {
-			wait := time.Duration(rand.Float64() * o.MostWaitMs * float64(time.Millisecond))
+			wait := rand.N(mostWait)
 			began := time.Now()
 			grant, err := lock.AcquireWithin(ctx, wait)
 			late := time.Since(began) - wait
@@ -461,12 +453,12 @@ func storm(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
 		}
 		return nil
 	}
-	failures := make(chan error, o.Tasks)
-	for range o.Tasks {
+	failures := make(chan error, tasks)
+	for range tasks {
 		go func() { failures <- acquires() }()
 	}
 	var failed error
-	for range o.Tasks {
+	for range tasks {
 		failed = errors.Join(failed, <-failures)
 	}
 	slices.Sort(releases)
