@@ -141,19 +141,19 @@ func (c *commands) ofEachKey(
 ) (replies []any, err error) {
 	ctx, until, stop := bounded(ctx, c.timeout)
 	defer stop()
-	err = c.retry(ctx, until, unreported, func(time.Duration) error {
-		replies = nil
-		for _, key := range keys {
-			about, left := append([]any{verb, key}, words...), min(c.attempt, time.Until(until))
-			reply, err := c.ask(ctx, call, about, left, c.servers.prompt)
-			if err != nil {
-				return err
-			}
-			replies = append(replies, reply)
+	for _, key := range keys {
+		var reply any
+		err = c.retry(ctx, until, unreported, func(within time.Duration) (err error) {
+			about := append([]any{verb, key}, words...)
+			reply, err = c.ask(ctx, call, about, within, c.servers.prompt)
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	return replies, err
+		replies = append(replies, reply)
+	}
+	return replies, nil
 }
 
 // bounded returns the end of a call with a limit, and a context that ends only when that of the

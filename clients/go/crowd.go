@@ -16,7 +16,7 @@ const mostAsking = 4
 // crowd is the acquires of a process for some keys. Only a few of them ask the server.
 type crowd struct {
 	name string
-	// The turns that nobody has. Those who wait for one get it in order.
+	// The turns that no acquire has. Acquires that wait for one get it in order.
 	turns chan struct{}
 	// The mutex of the commands guards this.
 	count int
@@ -49,8 +49,8 @@ func (c *commands) quit(all *crowd) {
 	}
 }
 
-// isHeard returns true if the server replies to those that ask. They hear from it at each sign of
-// life.
+// isHeard returns true if the server replies to the acquires that ask. They hear from it at each
+// sign of life.
 func (c *crowd) isHeard(timeout time.Duration) bool {
 	repliedAt := c.repliedAt.Load()
 	return repliedAt != nil && time.Since(*repliedAt) < signOfLife+timeout
