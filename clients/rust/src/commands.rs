@@ -1,20 +1,18 @@
 //! Commands, each sent to the server of its key, and sent again after an outage.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tokio::time::{sleep, timeout_at, Instant};
+use tokio::time::{sleep_until, timeout_at, Instant};
 
 use crate::background::Background;
-use crate::connections::{Connections, Lane, Link};
-use crate::error::{Error, Failure};
+use crate::connections::{Connections, Link};
+use crate::error::{Error, Failure, Kind};
 use crate::mutex::Mutex;
 use crate::observer::{tell, Observer};
 use crate::options::Keys;
 use crate::servers::Config;
-use crate::tie::Tie;
 
 /// The pause after the first failure, and the longest one.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -35,15 +33,20 @@ pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     from + by.min(NEVER)
 }
 
+/// Pauses before the next try. Returns false if the time is over first.
+pub(crate) async fn paused(pause: &mut Duration, until: Instant) -> bool {
+    let next = Instant::now() + *pause;
+    *pause = (*pause * 2).min(LONGEST_PAUSE);
+    sleep_until(next.min(until)).await;
+    next < until
+}
+
 /// The commands of one call of the program.
-#[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) token: Vec<u8>,
     pub(crate) background: Background,
     /// The number of commands that got no reply, and may still arrive.
     pub(crate) unanswered: usize,
-    /// The longest BLOCK of the next command.
-    pub(crate) blocks: Duration,
 }
 
 impl Call {
@@ -52,7 +55,6 @@ impl Call {
             token,
             background,
             unanswered: 0,
-            blocks: Duration::ZERO,
         }
     }
 }
@@ -65,39 +67,13 @@ pub(crate) enum Caller {
     HasLeft,
 }
 
-/// The pauses before each next try.
-pub(crate) struct Pauses(Duration);
-
-impl Pauses {
-    pub(crate) fn new() -> Pauses {
-        Pauses(FIRST_PAUSE)
-    }
-
-    /// Pauses before the next try. Returns false if there is no time for one.
-    pub(crate) async fn pause(&mut self, until: Instant) -> bool {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
-        }
-        let before_last = left.saturating_sub(FIRST_PAUSE);
-        let rest = match before_last.is_zero() {
-            true => left,
-            false => before_last,
-        };
-        sleep(self.0.min(rest)).await;
-        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
-        true
-    }
-}
-
 /// Sends commands for the locks of one client.
 pub(crate) struct Commands {
-    pub(crate) connections: Arc<Connections>,
+    pub(crate) connections: Connections,
     pub(crate) timeout: Duration,
     pub(crate) observer: Arc<dyn Observer>,
     /// The key of the outage that the observer knows of, and when it heard of it.
     known_outage: Mutex<Option<(Vec<u8>, Instant)>>,
-    has_outage: AtomicBool,
 }
 
 impl Commands {
@@ -110,59 +86,97 @@ impl Commands {
             timeout,
             observer: config.observer,
             known_outage: Mutex::default(),
-            has_outage: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn attempt(&self) -> Duration {
-        self.connections.attempt
-    }
-
-    /// Sends a command once, and returns its reply.
+    /// Sends a command once, and returns its reply, which the server may hold back for `blocks`. The
+    /// slot has a connection while no command of it waits for a reply.
     pub(crate) async fn ask(
         &self,
-        mut lane: Lane<'_>,
+        slot: &mut Option<Link>,
         key: &[u8],
         command: &Cmd,
         call: &mut Call,
+        blocks: Duration,
         until: Instant,
     ) -> Result<Value, Failure> {
-        let (connections, began) = (&self.connections, Instant::now());
-        let within = until.saturating_duration_since(began);
-        if within.is_zero() {
-            return Err(Failure::late(connections.name(), within));
-        }
-        let taken = connections.take(&mut lane, &call.background, until).await;
-        let mut link = taken?;
-        if let Lane::Tied(tie) = lane {
-            tie.sends(&link);
-        }
-        let sent_at = Instant::now();
+        let (connections, name) = (&self.connections, &self.connections.servers.name);
+        let link = slot.get_or_insert_with(|| connections.own(&call.background));
+        let (link, asked_at) = (link.clone(), Instant::now());
+        let late = || Failure::late(name, until.saturating_duration_since(asked_at));
+        let Ok(opened) = timeout_at(until, link.clone()).await else {
+            return Err(late());
+        };
+        *slot = None;
+        let mut wire = opened.inspect_err(|_| connections.forget(asked_at))?;
         call.unanswered += 1;
-        let sent = timeout_at(until, link.send(key, command)).await;
-        let error = match sent {
+        let failure = match timeout_at(until, wire.send(key, command)).await {
             Ok(Ok(reply)) => {
                 call.unanswered -= 1;
                 self.replied(key);
-                keep(&mut lane, link);
+                *slot = Some(link);
                 return Ok(reply);
             }
-            Ok(Err(error)) => error,
-            Err(_) => {
-                // A connection isn't dead because a short limit is over.
-                if began.elapsed() >= call.blocks + connections.attempt.mul_f64(0.9) {
-                    connections.forget(sent_at);
-                }
-                return Err(Failure::late(connections.name(), within));
+            Ok(Err(error)) => {
+                call.unanswered -= usize::from(error.code().is_some());
+                Failure::of(error, name, &call.token)
             }
+            Err(_) => late(),
         };
-        match error.code() {
-            // The connection leads to a server that has lost the key.
-            Some("MOVED") | None => connections.forget(sent_at),
-            Some(_) => keep(&mut lane, link),
+        match failure.kind {
+            // A connection isn't dead because a short limit is over.
+            Kind::Late if asked_at.elapsed() < blocks + connections.attempt.mul_f64(0.9) => {}
+            Kind::Late | Kind::Broken => connections.forget(asked_at),
+            Kind::Refused | Kind::Final => *slot = Some(link),
         }
-        call.unanswered -= usize::from(error.code().is_some());
-        Err(Failure::of(error, connections.name(), &call.token))
+        Err(failure)
+    }
+
+    /// Repeats a command after outages, until it has a reply or the time is over. Returns the reply
+    /// and when the command was sent, or `None` if there is no command any more. The connection of a
+    /// session isn't replaced if it breaks.
+    pub(crate) async fn retry(
+        &self,
+        session: Option<&Link>,
+        key: &[u8],
+        command: &(dyn Fn() -> Option<Cmd> + Sync),
+        call: &mut Call,
+        until: Instant,
+        caller: Caller,
+    ) -> Result<Option<(Value, Instant)>, Failure> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let asked_at = Instant::now();
+            let Some(command) = command() else {
+                return Ok(None);
+            };
+            let (link, end) = match session {
+                Some(link) => (link.clone(), until),
+                None => {
+                    let attempt = asked_at + self.connections.attempt;
+                    (
+                        self.connections.shared(&call.background),
+                        until.min(attempt),
+                    )
+                }
+            };
+            let slot = &mut Some(link);
+            let asked = self.ask(slot, key, &command, call, Duration::ZERO, end);
+            let failure = match asked.await {
+                Ok(reply) => return Ok(Some((reply, asked_at))),
+                Err(failure) => failure,
+            };
+            let is_session_over = session.is_some() && failure.kind == Kind::Broken;
+            if is_session_over || !failure.is_outage() {
+                return Err(failure);
+            }
+            if caller == Caller::HasLeft {
+                self.report(key, &failure);
+            }
+            if !paused(&mut pause, until).await {
+                return Err(failure);
+            }
+        }
     }
 
     /// Returns the replies to a command about each key, within the command timeout.
@@ -182,56 +196,14 @@ impl Commands {
         Ok(replies)
     }
 
-    /// Repeats a command after outages, until it has a reply or the time is over. Returns the reply
-    /// and when the command was sent, or `None` if there is no command any more.
-    pub(crate) async fn retry(
-        &self,
-        tie: Option<&Tie>,
-        key: &[u8],
-        command: &(dyn Fn() -> Option<Cmd> + Sync),
-        call: &mut Call,
-        until: Instant,
-        caller: Caller,
-    ) -> Result<Option<(Value, Instant)>, Failure> {
-        let (mut pauses, mut cause) = (Pauses::new(), None);
-        loop {
-            let asked_at = Instant::now();
-            let Some(command) = command() else {
-                return Ok(None);
-            };
-            let lane = tie.map_or(Lane::Shared, Lane::Tied);
-            let end = until.min(asked_at + self.attempt());
-            let failure = match self.ask(lane, key, &command, call, end).await {
-                Ok(reply) => return Ok(Some((reply, asked_at))),
-                Err(failure) if failure.is_outage() => failure,
-                Err(failure) => return Err(failure),
-            };
-            // A last try that had little time says nothing about the cause.
-            let has_time = until.saturating_duration_since(asked_at) > FIRST_PAUSE;
-            let latest = match cause {
-                Some(earlier) if !has_time => earlier,
-                _ => failure,
-            };
-            if caller == Caller::HasLeft {
-                self.report(key, &latest);
-            }
-            if !pauses.pause(until).await {
-                return Err(latest);
-            }
-            cause = Some(latest);
-        }
-    }
-
     /// Tells the observer of an outage, once until the server replies again.
     pub(crate) fn report(&self, key: &[u8], failure: &Failure) {
         let mut known = self.known_outage.lock();
-        if known.as_ref().is_some_and(|(_, at)| at.elapsed() < OUTAGE) {
-            return;
+        if known.as_ref().is_none_or(|(_, at)| at.elapsed() >= OUTAGE) {
+            *known = Some((key.to_vec(), Instant::now()));
+            drop(known);
+            self.unavailable(&failure.error);
         }
-        *known = Some((key.to_vec(), Instant::now()));
-        self.has_outage.store(true, Ordering::Release);
-        drop(known);
-        self.unavailable(&Error::from(failure.clone()));
     }
 
     pub(crate) fn unavailable(&self, error: &Error) {
@@ -240,21 +212,8 @@ impl Commands {
 
     /// Notes that the server of a key replies. In a cluster another server may still be down.
     fn replied(&self, key: &[u8]) {
-        if !self.has_outage.load(Ordering::Acquire) {
-            return;
-        }
-        let is_cluster = self.connections.servers.is_cluster();
+        let is_cluster = self.connections.servers.is_cluster;
         let mut known = self.known_outage.lock();
         known.take_if(|(of, _)| !is_cluster || of == key);
-        self.has_outage.store(known.is_some(), Ordering::Release);
-    }
-}
-
-/// Keeps the connection of a command that got its reply.
-fn keep(lane: &mut Lane<'_>, link: Link) {
-    match lane {
-        Lane::Shared => {}
-        Lane::Own(slot) => **slot = Some(link),
-        Lane::Tied(tie) => tie.replied(&link),
     }
 }

@@ -1,17 +1,15 @@
 //! What the locks for threads and for tasks have in common.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::{cmd, from_redis_value, Value};
-use tokio::sync::watch;
-use tokio::time::{sleep_until, Instant};
+use tokio::time::Instant;
 
 use crate::acquire::Acquire;
-use crate::background::Background;
+use crate::background::{in_thread, Background, Works};
 use crate::commands::{Call, Commands};
 use crate::crowd::Crowds;
 use crate::error::Error;
@@ -25,25 +23,35 @@ use crate::servers::Config;
 /// The longest token.
 const TOKEN_BYTES: usize = 256;
 
+/// The longest time between two looks at the grants of threads.
+const LOOKS_EVERY: Duration = Duration::from_secs(10);
+
 /// The state of a `Locks`.
 pub(crate) struct Core {
     pub(crate) commands: Commands,
-    pub(crate) crowds: Arc<Crowds>,
-    last_id: AtomicU64,
-    /// The grants that are held.
-    held: Mutex<HashMap<u64, Arc<Hold>>>,
-    /// The number of cleanups that go on without a caller.
-    cleanups: watch::Sender<usize>,
+    pub(crate) crowds: Crowds,
+    /// The works that go on without a caller.
+    pub(crate) works: Works,
+    held: Mutex<Held>,
+    wakes: Condvar,
+}
+
+/// The grants that are held.
+#[derive(Default)]
+struct Held {
+    grants: HashMap<usize, Arc<Hold>>,
+    /// The time at which the thread that looks after the grants does so next. `None` without it.
+    looks_at: Option<Instant>,
 }
 
 impl Core {
     pub(crate) fn new(config: Config) -> Arc<Core> {
         Arc::new(Core {
             commands: Commands::new(config),
-            crowds: Arc::default(),
-            last_id: AtomicU64::new(0),
+            crowds: Crowds::default(),
+            works: Works::default(),
             held: Mutex::default(),
-            cleanups: watch::Sender::new(0),
+            wakes: Condvar::new(),
         })
     }
 
@@ -71,23 +79,22 @@ impl Core {
         background: Background,
     ) -> Result<Option<Arc<Hold>>, Error> {
         if token.is_empty() || token.len() > TOKEN_BYTES || token == b"*" {
-            let rule = "must be 1 to 256 bytes, and not *";
-            return Err(Error::argument("token", rule));
+            return Err(Error::argument(
+                "token",
+                "must be 1 to 256 bytes, and not *",
+            ));
         }
-        let call = Call {
-            // A command of the first process may still arrive.
-            unanswered: 1,
-            ..Call::new(token, background)
-        };
-        let hold = Hold::new(self, recipe, &call, fence);
-        if !hold.take_over(recipe.first_lease()).await? {
-            return Ok(None);
-        }
-        self.granted(&hold);
-        Ok(Some(hold))
+        let is_session = recipe.options.is_session;
+        let link = is_session.then(|| self.commands.connections.own(&background));
+        let mut call = Call::new(token, background);
+        // A command of the first process may still arrive.
+        call.unanswered = 1;
+        let hold = Hold::new(self, recipe, &call, fence, link);
+        let is_held = hold.set_lease(recipe.first_lease()).await?;
+        Ok(is_held.then_some(hold).inspect(|hold| self.granted(hold)))
     }
 
-    fn granted(&self, hold: &Arc<Hold>) {
+    fn granted(self: &Arc<Core>, hold: &Arc<Hold>) {
         self.keep(hold);
         tell(|| self.commands.observer.granted(&hold.subject()));
     }
@@ -95,10 +102,9 @@ impl Core {
     /// Releases all grants that are held. Returns how many still held.
     pub(crate) async fn release_all(&self) -> Result<usize, Error> {
         let (mut count, mut failure) = (0, None);
-        let until = Instant::now() + self.commands.timeout;
-        let held: Vec<Arc<Hold>> = self.held.lock().values().cloned().collect();
-        for hold in held {
-            match hold.release(until).await {
+        let held: Vec<Arc<Hold>> = self.held.lock().grants.values().cloned().collect();
+        for released in join_all(held.iter().map(Hold::release)).await {
+            match released {
                 Ok(was_held) => count += usize::from(was_held),
                 Err(Error::NotHeld) => {}
                 Err(error) => failure = Some(error),
@@ -123,77 +129,59 @@ impl Core {
         Ok(infos.into_iter().any(has_holders))
     }
 
-    // --- the background ---------------------------------------------------------------------------
-
-    pub(crate) fn next_id(&self) -> u64 {
-        self.last_id.fetch_add(1, Ordering::Relaxed)
-    }
+    // --- the grants that are held -----------------------------------------------------------------
 
     /// Looks after a grant from now on: renews it, and notices its loss.
-    pub(crate) fn keep(&self, hold: &Arc<Hold>) {
-        let Some(due) = hold.due() else {
-            return;
-        };
-        let earlier = self.held.lock().insert(hold.id, Arc::clone(hold));
-        match (&hold.background, earlier) {
-            (Background::Threads(pump), _) => pump.look_at(due),
-            (Background::Tasks(handle), None) => drop(handle.spawn(look_after(Arc::clone(hold)))),
-            (Background::Tasks(_), Some(_)) => {}
+    fn keep(self: &Arc<Core>, hold: &Arc<Hold>) {
+        let mut held = self.held.lock();
+        held.grants.insert(id(hold), Arc::clone(hold));
+        if let Background::Tasks(handle, _) = &hold.background {
+            handle.spawn(Arc::clone(hold).look_after());
+        } else if held.looks_at.is_none() {
+            let core = Arc::clone(self);
+            let is_started = in_thread(move || core.look_after_all());
+            held.looks_at = is_started.then(Instant::now);
         }
-        // It was released meanwhile.
-        if hold.due().is_none() {
-            self.forget(hold);
+        drop(held);
+        self.hurry(hold);
+    }
+
+    /// Looks after a grant no later than it is due.
+    pub(crate) fn hurry(&self, hold: &Hold) {
+        let looks_at = self.held.lock().looks_at;
+        if looks_at.is_some_and(|at| hold.due().is_some_and(|due| due < at)) {
+            self.wakes.notify_one();
         }
     }
 
-    pub(crate) fn forget(&self, hold: &Hold) {
-        self.held.lock().remove(&hold.id);
+    pub(crate) fn forget(&self, hold: &Arc<Hold>) {
+        self.held.lock().grants.remove(&id(hold));
     }
 
-    /// Does what is due for the grants that are held. Returns when the next thing is due.
-    pub(crate) fn look(&self) -> Option<Instant> {
-        let held: Vec<Arc<Hold>> = self.held.lock().values().cloned().collect();
-        held.iter().filter_map(|hold| hold.look_after()).min()
-    }
-
-    /// Runs a cleanup in the background. If it fails, the server ends a lock with its lease.
-    pub(crate) fn go_on(
-        self: &Arc<Core>,
-        background: &Background,
-        cleanup: impl Future<Output = ()> + Send + 'static,
-    ) {
-        self.cleanups.send_modify(|count| *count += 1);
-        let counted = Counted(Arc::clone(self));
-        background.start(async move {
-            let _counted = counted;
-            cleanup.await;
-        });
-    }
-
-    /// Returns when no cleanup goes on.
-    pub(crate) async fn settled(&self) {
-        let mut cleanups = self.cleanups.subscribe();
-        // It can't fail, because the sender is in `self`.
-        let _ = cleanups.wait_for(|count| *count == 0).await;
+    /// Looks after the grants of threads until none is held.
+    fn look_after_all(&self) {
+        let mut held = self.held.lock();
+        while !held.grants.is_empty() {
+            let now = Instant::now();
+            let dues = held.grants.values().filter_map(|hold| hold.due());
+            let next = dues.fold(now + LOOKS_EVERY, Instant::min);
+            held.looks_at = Some(next);
+            if next > now {
+                let waited = self.wakes.wait_timeout(held, next - now);
+                (held, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            for hold in held.grants.values().filter(|hold| hold.is_due()) {
+                hold.background.start(Arc::clone(hold).look());
+            }
+        }
+        held.looks_at = None;
     }
 }
 
-struct Counted(Arc<Core>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.cleanups.send_modify(|count| *count -= 1);
-    }
-}
-
-async fn look_after(hold: Arc<Hold>) {
-    let mut changes = hold.changes();
-    while let Some(due) = hold.look_after() {
-        tokio::select! {
-            () = sleep_until(due) => {}
-            _ = changes.changed() => {}
-        }
-    }
+/// Returns a number that no other grant has as long as this one is there.
+fn id(hold: &Arc<Hold>) -> usize {
+    Arc::as_ptr(hold).addr()
 }
 
 /// Returns true if a reply of LOCK.INFO, a map or a flat list, has holders.

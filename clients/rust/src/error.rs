@@ -60,105 +60,85 @@ impl Error {
 
 /// The reason why a command has no reply that counts.
 #[derive(Clone, Debug)]
-pub(crate) enum Failure {
-    /// Sending the command again can help.
-    Outage(Outage),
-    /// Sending the command again can't help.
-    Final(Error),
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    pub(crate) kind: Kind,
 }
 
-/// A server that doesn't reply, or can't serve locks at the moment.
-#[derive(Clone, Debug)]
-pub(crate) struct Outage {
-    text: String,
-    cause: Option<RedisError>,
-    /// True if no reply came in time, and false if something failed.
-    pub(crate) is_late: bool,
+/// The kind of a failure. Sending the command again can help, unless it is final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// No reply came in time.
+    Late,
+    /// The connection failed, or leads to a server that can't grant the lock.
+    Broken,
+    /// The server can't serve the lock at the moment.
+    Refused,
+    Final,
 }
 
 impl Failure {
     /// Returns the outage of a command that got no reply in time.
     pub(crate) fn late(server: &str, within: Duration) -> Failure {
-        Failure::Outage(Outage {
-            text: format!("no answer from {server} within {}", shown(within)),
-            cause: None,
-            is_late: true,
-        })
-    }
-
-    pub(crate) fn outage(text: String) -> Failure {
-        Failure::Outage(Outage {
-            text,
-            cause: None,
-            is_late: false,
-        })
+        Failure {
+            error: Error::Unavailable {
+                text: format!("no answer from {server} within {} ms", within.as_millis()),
+                cause: None,
+            },
+            kind: Kind::Late,
+        }
     }
 
     /// Classifies an error of a server. `token` is removed from the texts.
     pub(crate) fn of(error: RedisError, server: &str, token: &[u8]) -> Failure {
-        if is_outage(&error) && !is_refused_by_all(&error) {
-            return Failure::Outage(Outage {
-                text: format!("{server}: {}", words(&error)),
-                is_late: error.is_timeout(),
-                cause: Some(error),
-            });
+        let kind = kind(&error);
+        if kind != Kind::Final {
+            let text = format!("{server}: {error}");
+            let cause = Some(error);
+            let error = Error::Unavailable { text, cause };
+            return Failure { error, kind };
         }
         let error = match is_refused_by_all(&error) {
             true => (ErrorKind::AuthenticationFailed, REFUSAL).into(),
             false => without(token, error),
         };
         let detail = || error.detail().unwrap_or_default().to_owned();
-        Failure::Final(match error.code() {
+        let error = match error.code() {
             Some("UNBLOCKED") => Error::Cancelled,
             Some("DEADLOCK") => Error::Deadlock(detail()),
             Some("NOREPLICAS") => Error::NotReplicated(detail()),
             Some("ERR") if is_unknown_lock_command(&error) => Error::ModuleMissing,
             _ => Error::Redis(error),
-        })
-    }
-
-    pub(crate) fn is_late(&self) -> bool {
-        matches!(self, Failure::Outage(outage) if outage.is_late)
+        };
+        Failure { error, kind }
     }
 
     pub(crate) fn is_outage(&self) -> bool {
-        matches!(self, Failure::Outage(_))
-    }
-
-    pub(crate) fn is_not_replicated(&self) -> bool {
-        matches!(self, Failure::Final(Error::NotReplicated(_)))
+        self.kind != Kind::Final
     }
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
-        match failure {
-            Failure::Outage(Outage { text, cause, .. }) => Error::Unavailable { text, cause },
-            Failure::Final(error) => error,
-        }
+        failure.error
     }
 }
 
-/// Returns true if the same command may succeed later, or at another server.
-fn is_outage(error: &RedisError) -> bool {
+fn kind(error: &RedisError) -> Kind {
     let detail = error.detail().unwrap_or_default();
-    match error.code() {
-        Some(
-            "LOADING" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK"
-            | "OOM" | "MISCONF" | "BUSY",
-        ) => true,
-        Some("UNBLOCKED") => detail.contains("instance state changed"),
+    match (error.code(), error.kind()) {
+        (Some("READONLY" | "MOVED"), _) => Kind::Broken,
+        (Some("LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "ASK"), _) => Kind::Refused,
+        (Some("OOM" | "MISCONF" | "BUSY"), _) => Kind::Refused,
+        (Some("UNBLOCKED"), _) if detail.contains("instance state changed") => Kind::Refused,
         // The error of min-replicas-to-write, not that of the option replicas.
-        Some("NOREPLICAS") => detail.contains("Not enough good replicas"),
-        Some("ERR") => detail.contains("max number of clients"),
-        Some(_) => false,
-        None => matches!(
-            error.kind(),
-            ErrorKind::Io
-                | ErrorKind::Parse
-                | ErrorKind::ClusterConnectionNotFound
-                | ErrorKind::MasterNameNotFoundBySentinel
-        ),
+        (Some("NOREPLICAS"), _) if detail.contains("Not enough good replicas") => Kind::Refused,
+        (Some("ERR"), _) if detail.contains("max number of clients") => Kind::Refused,
+        (None, ErrorKind::Io) if is_refused_by_all(error) => Kind::Final,
+        (None, ErrorKind::Io | ErrorKind::Parse) => Kind::Broken,
+        (None, ErrorKind::ClusterConnectionNotFound) => Kind::Broken,
+        (None, ErrorKind::MasterNameNotFoundBySentinel) => Kind::Broken,
+        _ => Kind::Final,
     }
 }
 
@@ -176,27 +156,6 @@ fn is_unknown_lock_command(error: &RedisError) -> bool {
     detail.starts_with("unknown command 'lock.")
 }
 
-/// Returns the cause of an outage in words.
-fn words(error: &RedisError) -> String {
-    if error.is_connection_refusal() {
-        return "connection refused".to_owned();
-    }
-    if error.is_connection_dropped() && error.detail().is_none() || error.kind() == ErrorKind::Parse
-    {
-        return "the connection was lost".to_owned();
-    }
-    match (error.code(), error.detail()) {
-        (Some("LOADING"), _) => "the server is loading its data".to_owned(),
-        (Some("READONLY"), _) => "the server is a replica, which grants no locks".to_owned(),
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        _ => {
-            let text = error.to_string();
-            let end = text.find(" (os error").unwrap_or(text.len());
-            text[..end].to_owned()
-        }
-    }
-}
-
 /// Returns the error without the token, which a server may quote.
 fn without(token: &[u8], error: RedisError) -> RedisError {
     let token = String::from_utf8_lossy(token);
@@ -205,108 +164,5 @@ fn without(token: &[u8], error: RedisError) -> RedisError {
             make_extension_error(code.to_owned(), Some(detail.replace(&*token, "<token>")))
         }
         _ => error,
-    }
-}
-
-/// Returns a duration as people write it: 250 ms, 1 s, 1.5 s.
-pub(crate) fn shown(duration: Duration) -> String {
-    let ms = (duration.as_secs_f64() * 1000.0).round();
-    if ms < 1000.0 {
-        format!("{ms} ms")
-    } else {
-        format!("{} s", (ms / 100.0).round() / 10.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn failure(line: &str) -> Failure {
-        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
-        let error = reply.and_then(redis::Value::extract_error);
-        Failure::of(error.expect_err("an error"), "server", b"secret")
-    }
-
-    #[test]
-    fn what_may_pass_is_an_outage() {
-        for line in [
-            "LOADING Redis is loading the dataset in memory",
-            "READONLY locks are granted by the primary alone",
-            "MASTERDOWN Link with MASTER is down",
-            "CLUSTERDOWN The cluster is down",
-            "TRYAGAIN Multiple keys request during rehashing of slot",
-            "OOM command not allowed when used memory > 'maxmemory'.",
-            "MISCONF Errors writing to the AOF file",
-            "BUSY Redis is busy running a script",
-            "ERR max number of clients reached",
-            "UNBLOCKED force unblock, instance state changed (master -> replica?)",
-        ] {
-            assert!(matches!(failure(line), Failure::Outage(_)), "{line}");
-        }
-        for line in [
-            "WRONGTYPE Operation",
-            "NOPERM this user has no permissions",
-            "MAXWAITERS too many",
-            "ERR syntax error",
-        ] {
-            let failure = failure(line);
-            assert!(matches!(failure, Failure::Final(Error::Redis(_))), "{line}");
-        }
-    }
-
-    #[test]
-    fn errors_of_locks_have_their_own_kinds() {
-        let error = |line| match failure(line) {
-            Failure::Final(error) => error,
-            other => panic!("{other:?}"),
-        };
-        let cancelled = error("UNBLOCKED this wait was given up by LOCK.CANCEL");
-        assert!(matches!(cancelled, Error::Cancelled));
-        let deadlock = error("DEADLOCK another holder waits");
-        assert!(matches!(deadlock, Error::Deadlock(_)));
-        let replicas = error("NOREPLICAS too few");
-        assert!(matches!(replicas, Error::NotReplicated(_)));
-        let unknown = error("ERR unknown command 'LOCK.WAIT', with args beginning with: 'secret'");
-        assert!(matches!(unknown, Error::ModuleMissing));
-        let text = format!("{0} {0:?}", error("ERR 'secret' is wrong"));
-        assert!(text.contains("<token>") && !text.contains("secret"));
-    }
-
-    #[test]
-    fn an_error_of_a_command_without_a_token_keeps_its_text() {
-        let reply = redis::parse_redis_value(b"-WRONGPASS invalid password\r\n");
-        let error = reply.and_then(redis::Value::extract_error);
-        let failure = Failure::of(error.expect_err("an error"), "server", b"");
-        let Failure::Final(Error::Redis(error)) = failure else {
-            panic!("{failure:?}");
-        };
-        assert_eq!(error.detail(), Some("invalid password"));
-    }
-
-    #[test]
-    fn an_outage_has_its_cause_in_words() {
-        let text = |failure: Failure| match failure {
-            Failure::Outage(_) => Error::from(failure).to_string(),
-            Failure::Final(error) => panic!("{error:?}"),
-        };
-        let of = |kind: std::io::ErrorKind| {
-            text(Failure::of(
-                std::io::Error::from(kind).into(),
-                "server",
-                b"secret",
-            ))
-        };
-        use std::io::ErrorKind::{BrokenPipe, ConnectionRefused};
-        assert_eq!(of(ConnectionRefused), "server: connection refused");
-        assert_eq!(of(BrokenPipe), "server: the connection was lost");
-        let numbered = std::io::Error::from_raw_os_error(113);
-        let numbered = text(Failure::of(numbered.into(), "server", b"secret"));
-        assert!(!numbered.contains("os error"), "{numbered}");
-        let loading = text(failure("LOADING Redis is loading"));
-        assert_eq!(loading, "server: the server is loading its data");
-        for (ms, words) in [(0, "0 ms"), (250, "250 ms"), (1000, "1 s"), (1540, "1.5 s")] {
-            assert_eq!(shown(Duration::from_millis(ms)), words);
-        }
     }
 }

@@ -3,6 +3,20 @@
 //! [`Locks`] is for threads, [`aio::Locks`] for tokio. Both have the same calls: a `Lock` is a
 //! recipe without state, and each acquire returns a `Grant`, which owns the lock. The lease is
 //! renewed while the grant is held. A grant that goes out of scope is released.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use redis_lock_client::Locks;
+//!
+//! let locks = Locks::new(redis::Client::open("redis://127.0.0.1/")?);
+//! let lock = locks.lock("orders:42")?;
+//! if let Some(grant) = lock.acquire(None)? {
+//!     println!("fence {}", grant.fence());
+//!     grant.release()?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
@@ -13,7 +27,7 @@ mod connections;
 mod core;
 mod crowd;
 mod error;
-mod facts;
+mod front;
 mod hold;
 mod mutex;
 mod observer;
@@ -21,7 +35,6 @@ mod options;
 mod recipe;
 mod servers;
 mod sync;
-mod tie;
 
 pub use error::Error;
 pub use observer::{Observer, Outcome, Subject};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::{cmd, Cmd};
+use redis::{cmd, Cmd, Value};
 
 use crate::error::Error;
 use crate::observer::Subject;
@@ -49,8 +49,9 @@ impl Recipe {
     }
 
     /// Returns true if a reply of EXTEND or RELEASE counts all keys.
-    pub(crate) fn is_all(&self, count: i64) -> bool {
-        usize::try_from(count) == Ok(self.keys.0.len())
+    pub(crate) fn is_all(&self, reply: &Value) -> bool {
+        let count = i64::try_from(self.keys.0.len());
+        count.is_ok_and(|count| *reply == Value::Int(count))
     }
 
     /// Returns the time between the deadline and the end of the lease at the server.
@@ -93,16 +94,13 @@ impl Recipe {
         command
     }
 
+    /// Returns the EXTEND that ties the grant of a session to the connection of the command.
     pub(crate) fn extend(&self, token: &[u8], lease: Duration) -> Cmd {
         let mut command = self.command("EXTEND", token);
         command.arg("PX").arg(ms(lease).max(1)).arg("GT");
-        command
-    }
-
-    /// Returns the EXTEND that ties the grant to the connection of the command.
-    pub(crate) fn extend_and_tie(&self, token: &[u8], lease: Duration) -> Cmd {
-        let mut command = self.extend(token, lease);
-        command.arg("SESSION");
+        if self.options.is_session {
+            command.arg("SESSION");
+        }
         command
     }
 

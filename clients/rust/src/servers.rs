@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
@@ -36,10 +36,31 @@ pub struct Config {
     pub(crate) observer: Arc<dyn Observer>,
 }
 
+/// The program's client.
+#[derive(Clone)]
+pub(crate) struct Servers {
+    /// The servers' name for people.
+    pub(crate) name: String,
+    pub(crate) is_cluster: bool,
+    /// Opens a connection. Its argument is the longest time of one command.
+    pub(crate) open: Arc<dyn Fn(Duration) -> BoxFuture<'static, RedisResult<Wire>> + Send + Sync>,
+}
+
+/// A function that opens connections.
+pub type Opener =
+    Arc<dyn Fn() -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync>;
+
 impl Config {
-    fn of(servers: Servers) -> Config {
+    fn of<F>(name: String, open: impl Fn(Duration) -> F + Send + Sync + 'static) -> Config
+    where
+        F: Future<Output = RedisResult<Wire>> + Send + 'static,
+    {
         Config {
-            servers,
+            servers: Servers {
+                name,
+                is_cluster: false,
+                open: Arc::new(move |within| open(within).boxed()),
+            },
             command_timeout: Duration::from_secs(1),
             observer: Arc::new(Log),
         }
@@ -48,8 +69,13 @@ impl Config {
     /// Returns the server to which a function connects, for example with TLS settings that the redis
     /// crate doesn't have. `name` is the server's name in errors.
     pub fn opened_by(name: impl Into<String>, open: Opener) -> Config {
-        let name = name.into();
-        Config::of(Servers::Opened { name, open })
+        Config::of(name.into(), move |within| {
+            let opened = timeout(within.max(TIME_TO_CONNECT), open());
+            opened.map(|opened| match opened {
+                Ok(opened) => opened.map(Wire::One),
+                Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            })
+        })
     }
 
     /// Sets the longest time of every call that doesn't wait for a lock, 1 s by default. It includes
@@ -67,25 +93,42 @@ impl Config {
     }
 }
 
-/// A function that opens connections.
-pub type Opener =
-    Arc<dyn Fn() -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync>;
-
 impl From<Client> for Config {
     fn from(client: Client) -> Config {
-        Config::of(Servers::One(client))
-    }
-}
-
-impl From<ClusterClient> for Config {
-    fn from(client: ClusterClient) -> Config {
-        Config::of(Servers::Cluster(Box::new(client)))
+        let name = client.get_connection_info().addr().to_string();
+        Config::of(name, move |within| connect(client.clone(), within))
     }
 }
 
 impl From<SentinelClient> for Config {
     fn from(client: SentinelClient) -> Config {
-        Config::of(Servers::Sentinel(Arc::new(Mutex::new(client))))
+        // One task at a time asks the sentinels.
+        let sentinels = Arc::new(Mutex::new(client));
+        Config::of("the primary of the sentinels".to_owned(), move |within| {
+            let sentinels = Arc::clone(&sentinels);
+            async move {
+                let client = sentinels.lock().await.async_get_client().await?;
+                connect(client, within).await
+            }
+        })
+    }
+}
+
+impl From<ClusterClient> for Config {
+    fn from(client: ClusterClient) -> Config {
+        let mut config = Config::of("the cluster".to_owned(), move |within| {
+            let client = client.clone();
+            // A node that is gone must not take the time of the others.
+            let config = ClusterConfig::new()
+                .set_connection_timeout(within.min(TIME_TO_CONNECT))
+                .set_response_timeout(2 * within + LONGEST_WAIT);
+            async move {
+                let opened = client.get_async_connection_with_config(config).await?;
+                Ok(Wire::Cluster(opened))
+            }
+        });
+        config.servers.is_cluster = true;
+        config
     }
 }
 
@@ -98,76 +141,13 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The program's client.
-#[derive(Clone)]
-pub(crate) enum Servers {
-    One(Client),
-    Cluster(Box<ClusterClient>),
-    /// One task at a time asks the sentinels.
-    Sentinel(Arc<Mutex<SentinelClient>>),
-    Opened {
-        name: String,
-        open: Opener,
-    },
-}
-
-impl Servers {
-    /// Opens a connection. `within` is the longest time of one command.
-    pub(crate) async fn open(&self, within: Duration) -> RedisResult<Wire> {
-        match self {
-            Servers::One(client) => one(client, within).await,
-            Servers::Opened { open, .. } => in_time(open(), within).await,
-            Servers::Sentinel(sentinels) => {
-                // The redis crate limits each of its steps.
-                let client = sentinels.lock().await.async_get_client().await?;
-                one(&client, within).await
-            }
-            Servers::Cluster(client) => {
-                // A node that is gone must not take the time of the others.
-                let config = ClusterConfig::new()
-                    .set_connection_timeout(within.min(TIME_TO_CONNECT))
-                    .set_response_timeout(2 * within + LONGEST_WAIT);
-                let opened = client.get_async_connection_with_config(config).await?;
-                Ok(Wire::Cluster(opened))
-            }
-        }
-    }
-
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self, Servers::Cluster(_))
-    }
-
-    /// Returns the servers' name for people.
-    pub(crate) fn name(&self) -> String {
-        match self {
-            Servers::One(client) => client.get_connection_info().addr().to_string(),
-            Servers::Sentinel(_) => "the primary of the sentinels".to_owned(),
-            Servers::Cluster(_) => "the cluster".to_owned(),
-            Servers::Opened { name, .. } => name.clone(),
-        }
-    }
-}
-
-async fn one(client: &Client, within: Duration) -> RedisResult<Wire> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None);
-    in_time(
-        client.get_multiplexed_async_connection_with_config(&config),
-        within,
-    )
-    .await
-}
-
 /// Connects to one server, which may be slower than a command may.
-async fn in_time(
-    opens: impl Future<Output = RedisResult<MultiplexedConnection>>,
-    within: Duration,
-) -> RedisResult<Wire> {
-    // A connection to a server that stood still may lead to one that is no primary any more.
-    let opened = timeout(within.max(TIME_TO_CONNECT), opens).await;
-    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-    opened.unwrap_or_else(late).map(Wire::One)
+async fn connect(client: Client, within: Duration) -> RedisResult<Wire> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(within.max(TIME_TO_CONNECT)))
+        .set_response_timeout(None);
+    let opened = client.get_multiplexed_async_connection_with_config(&config);
+    opened.await.map(Wire::One)
 }
 
 /// A connection of the redis crate. Clones share it, and it closes when the last one is dropped.
