@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::time::{timeout_at, Instant};
 
 use crate::commands::{later, paused, Call, Caller, FIRST_PAUSE};
@@ -15,7 +15,7 @@ use crate::crowd::{Crowd, Member};
 use crate::error::{Error, Failure, Kind};
 use crate::hold::Hold;
 use crate::observer::{tell, Outcome};
-use crate::recipe::Recipe;
+use crate::recipe::Wait;
 use crate::servers::LONGEST_WAIT;
 
 /// The time after the limit in which a reply still counts.
@@ -24,13 +24,9 @@ const GRACE: Duration = Duration::from_millis(100);
 /// The longest time without a sign that the server lives, while a call waits.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
-/// The time of LEAVE for a token that has no command on its way.
-const SHORTEST_LEAVE: Duration = Duration::from_millis(1);
-
 /// An acquire of one token. Dropping it gives up.
 pub(crate) struct Acquire<'a> {
     core: &'a Arc<Core>,
-    recipe: &'a Arc<Recipe>,
     call: Call,
     /// The connection on which it waits.
     link: Option<Link>,
@@ -38,8 +34,6 @@ pub(crate) struct Acquire<'a> {
     limit: Option<Duration>,
     began: Instant,
     until: Instant,
-    /// True if the latest reply was "not now", and nothing failed since.
-    is_refused: bool,
     /// True if the latest reply left a place or a grant at the server.
     has_trace: bool,
     /// True if the lock wasn't granted at once.
@@ -50,12 +44,7 @@ pub(crate) struct Acquire<'a> {
 }
 
 impl<'a> Acquire<'a> {
-    pub(crate) fn new(
-        core: &'a Arc<Core>,
-        recipe: &'a Arc<Recipe>,
-        limit: Option<Duration>,
-        call: Call,
-    ) -> Acquire<'a> {
+    pub(crate) fn new(core: &'a Arc<Core>, call: Call, limit: Option<Duration>) -> Acquire<'a> {
         let began = Instant::now();
         let time = match limit {
             Some(Duration::ZERO) => core.commands.timeout,
@@ -63,13 +52,11 @@ impl<'a> Acquire<'a> {
         };
         Acquire {
             core,
-            recipe,
             call,
             link: None,
             limit,
             began,
             until: later(began, time),
-            is_refused: false,
             has_trace: false,
             has_waited: false,
             outcome: Outcome::Cancelled,
@@ -83,10 +70,7 @@ impl<'a> Acquire<'a> {
         self.outcome = match &acquired {
             Ok(Some(_)) => Outcome::Granted,
             Ok(None) => Outcome::NotAcquired,
-            Err(Failure {
-                error: Error::Cancelled,
-                ..
-            }) => Outcome::Cancelled,
+            Err(failure) if matches!(failure.error, Error::Cancelled) => Outcome::Cancelled,
             Err(_) => Outcome::Failed,
         };
         if acquired.as_ref().is_err_and(Failure::is_outage) {
@@ -96,205 +80,169 @@ impl<'a> Acquire<'a> {
     }
 
     async fn acquire(&mut self) -> Result<Option<Arc<Hold>>, Failure> {
-        let core = self.core;
-        let member = Member::new(&core.crowds, &self.recipe.keys);
+        let (core, recipe) = (self.core, Arc::clone(&self.call.recipe));
+        let member = Member::new(&core.crowds, &recipe.keys);
         let crowd = &member.crowd;
         if self.is_try() {
             return self.ask_until_granted(crowd).await;
         }
-        let Ok(_turn) = timeout_at(self.until, crowd.asking.acquire()).await else {
-            return self.end_outside(crowd);
-        };
-        self.ask_until_granted(crowd).await
+        if let Ok(_turn) = timeout_at(self.until, crowd.asking.acquire()).await {
+            return self.ask_until_granted(crowd).await;
+        }
+        self.has_waited = true;
+        // The acquires that ask hear from the server at each sign of life, and note failures.
+        let longest = SIGN_OF_LIFE + core.commands.timeout;
+        let replied_at = *crowd.replied_at.lock();
+        match replied_at.is_some_and(|at| at.elapsed() <= longest) {
+            true => Ok(None),
+            false => Err(core.commands.late(self.began.elapsed())),
+        }
     }
 
     fn is_try(&self) -> bool {
         self.limit == Some(Duration::ZERO)
     }
 
-    fn is_over(&self) -> bool {
-        Instant::now() >= self.until
-    }
-
-    /// Ends an acquire whose limit was over before it could ask.
-    fn end_outside(&mut self, crowd: &Crowd) -> Result<Option<Arc<Hold>>, Failure> {
-        self.has_waited = true;
-        // The acquires that ask hear from the server at each sign of life, and note failures.
-        let longest = SIGN_OF_LIFE + self.core.commands.timeout;
-        let replied_at = *crowd.replied_at.lock();
-        match replied_at.is_some_and(|at| at.elapsed() <= longest) {
-            true => Ok(None),
-            false => Err(Failure::late(
-                &self.core.commands.connections.servers.name,
-                self.began.elapsed(),
-            )),
-        }
-    }
-
     async fn ask_until_granted(&mut self, crowd: &Crowd) -> Result<Option<Arc<Hold>>, Failure> {
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut is_refused) = (FIRST_PAUSE, false);
         loop {
             let asked_at = Instant::now();
-            let failure = match self.ask(asked_at).await {
+            let asked = self.ask(asked_at).await;
+            let is_over = Instant::now() >= self.until;
+            let lease = self.call.recipe.first_lease();
+            match asked {
+                Ok(Some(fence)) if asked_at.elapsed() <= lease / 3 => {
+                    *crowd.replied_at.lock() = Some(Instant::now());
+                    return Ok(Some(self.granted(fence, asked_at)));
+                }
+                Ok(None) if self.is_try() || is_over => return Ok(None),
+                // A late grant may be over. If it isn't, the server sets its lease anew.
                 Ok(fence) => {
                     *crowd.replied_at.lock() = Some(Instant::now());
-                    let is_early = asked_at.elapsed() <= self.recipe.first_lease() / 3;
-                    // A late grant may be over. If it isn't, the server sets its lease anew.
-                    if let Some(fence) = fence.filter(|_| is_early) {
-                        let link = self.link.take_if(|_| self.recipe.options.is_session);
-                        let hold = Hold::new(self.core, self.recipe, &self.call, fence, link);
-                        hold.prolong(self.recipe.first_lease(), asked_at);
-                        return Ok(Some(hold));
-                    }
-                    self.is_refused = fence.is_none();
-                    if self.is_refused && (self.is_try() || self.is_over()) {
-                        return Ok(None);
-                    }
+                    (pause, is_refused) = (FIRST_PAUSE, fence.is_none());
                     self.has_waited = true;
-                    pause = FIRST_PAUSE;
                     continue;
                 }
-                Err(failure) if failure.is_outage() => failure,
-                Err(failure) => return Err(failure),
-            };
-            self.has_waited = true;
-            // The end of a limit says nothing about the server.
-            let is_end = failure.kind == Kind::Late && self.is_over();
-            if is_end && self.is_refused {
-                return Ok(None);
-            }
-            self.is_refused = false;
-            crowd.replied_at.lock().take_if(|_| !is_end);
-            if self.limit.is_none() {
-                self.core.commands.report(self.recipe.key(), &failure);
-            }
-            if !paused(&mut pause, self.until).await {
-                return Err(failure);
+                // The end of a limit says nothing about the server.
+                Err(failure) if is_refused && is_over && failure.kind == Kind::Late => {
+                    return Ok(None);
+                }
+                Err(failure) if !failure.is_outage() => return Err(failure),
+                Err(failure) => {
+                    (is_refused, self.has_waited) = (false, true);
+                    if !is_over || failure.kind != Kind::Late {
+                        *crowd.replied_at.lock() = None;
+                    }
+                    if self.limit.is_none() {
+                        self.core.commands.report(self.call.recipe.key(), &failure);
+                    }
+                    if !paused(&mut pause, self.until).await {
+                        return Err(failure);
+                    }
+                }
             }
         }
     }
 
     /// Asks once, and returns the fence of a grant.
     async fn ask(&mut self, asked_at: Instant) -> Result<Option<i64>, Failure> {
-        let (commands, key) = (&self.core.commands, self.recipe.key());
-        let (command, blocks, keeps_place) = self.request(asked_at);
+        let (commands, recipe) = (&self.core.commands, Arc::clone(&self.call.recipe));
+        let wait = (self.has_waited && !self.is_try()).then(|| self.wait(asked_at));
         // The server replies to a command with replicas within the command timeout.
-        let replicated = self
-            .recipe
-            .options
-            .replicas
-            .map_or(Duration::ZERO, |_| commands.timeout);
-        let blocks = blocks + replicated;
+        let replicas = recipe.options.replicas;
+        let replicated = replicas.map_or(Duration::ZERO, |_| commands.timeout);
+        let blocks = wait.map_or(Duration::ZERO, |wait| wait.block) + replicated;
         let attempt = asked_at + commands.connections.attempt + blocks;
         let end = attempt.min(self.until + GRACE + replicated);
+        let command = recipe.ask(&self.call.token, wait, replicated);
         let mut shared = None;
         let slot = match blocks.is_zero() {
             true => shared.insert(Some(commands.connections.shared(&self.call.background))),
             false => &mut self.link,
         };
-        let asked = commands
-            .ask(slot, key, &command, &mut self.call, blocks, end)
-            .await;
-        let fence = match asked {
-            Ok(reply) => fence_of(&reply),
-            Err(failure) => {
-                self.has_trace |= matches!(failure.error, Error::NotReplicated(_));
-                return Err(failure);
-            }
-        };
-        self.has_trace = fence.is_some() || keeps_place;
-        match fence {
-            Some(_) if self.recipe.options.is_session && !self.tie(end).await? => Ok(None),
-            _ => Ok(fence),
+        let asked = self.call.ask(slot, &command, blocks, end).await;
+        let reply = asked.inspect_err(|failure| {
+            self.has_trace |= matches!(failure.error, Error::NotReplicated(_));
+        });
+        let fence = fence_of(&reply?);
+        self.has_trace = fence.is_some() || wait.is_some_and(|wait| wait.keeps_place());
+        if fence.is_none() || !recipe.options.is_session {
+            return Ok(fence);
         }
+        // No other call uses the connection from now on.
+        let tie = recipe.extend(&self.call.token, recipe.first_lease());
+        let tied = self
+            .call
+            .ask(&mut self.link, &tie, Duration::ZERO, end)
+            .await?;
+        Ok(fence.filter(|_| recipe.is_all(&tied)))
     }
 
-    /// Returns the next command, how long the server may take to reply, and whether the server keeps
-    /// a place after a nil.
-    fn request(&self, asked_at: Instant) -> (Cmd, Duration, bool) {
-        let (recipe, commands) = (self.recipe, &self.core.commands);
-        if self.is_try() || !self.has_waited {
-            let command = recipe.acquire(&self.call.token, commands.timeout);
-            return (command, Duration::ZERO, false);
-        }
+    /// Returns how long the next command waits.
+    fn wait(&self, asked_at: Instant) -> Wait {
         let left = self.until.saturating_duration_since(asked_at);
-        let sign_of_life = match commands.connections.servers.is_cluster {
+        let sign_of_life = match self.core.commands.connections.servers.is_cluster {
             // Its client may have a limit of its own for all replies.
             true => LONGEST_WAIT,
             false => SIGN_OF_LIFE,
         };
-        let block = sign_of_life.min(recipe.first_lease() / 3).min(left);
-        let command = recipe.wait(&self.call.token, block, left, commands.timeout);
-        (command, block, block < left)
+        let block = sign_of_life
+            .min(self.call.recipe.first_lease() / 3)
+            .min(left);
+        Wait { block, left }
     }
 
-    /// Ties the grant of a session to a connection, which no other call uses from now on. Returns
-    /// false if the grant is over.
-    async fn tie(&mut self, until: Instant) -> Result<bool, Failure> {
-        let command = self
-            .recipe
-            .extend(&self.call.token, self.recipe.first_lease());
-        let (slot, call) = (&mut self.link, &mut self.call);
-        let tied = self.core.commands.ask(
-            slot,
-            self.recipe.key(),
-            &command,
-            call,
-            Duration::ZERO,
-            until,
-        );
-        Ok(self.recipe.is_all(&tied.await?))
+    fn granted(&mut self, fence: i64, asked_at: Instant) -> Arc<Hold> {
+        let recipe = &self.call.recipe;
+        let session = self.link.take_if(|_| recipe.options.is_session);
+        let hold = Hold::new(self.core, self.call.clone(), fence, session);
+        hold.prolong(recipe.first_lease(), asked_at);
+        hold
     }
 
     /// Ends what the server may have of this token, in the background.
     fn leave(&self) {
-        let (core, recipe) = (Arc::clone(self.core), Arc::clone(self.recipe));
-        let mut call = Call::new(self.call.token.clone(), self.call.background.clone());
-        let (longest, caller) = (recipe.longest_trace(), self.caller);
-        let time = match self.call.unanswered {
-            0 => SHORTEST_LEAVE,
-            _ => longest,
+        let (mut call, caller) = (self.call.clone(), self.caller);
+        let longest = call.recipe.longest_trace();
+        // The shortest time suffices if no command is on its way.
+        let time = if call.unanswered > 0 {
+            longest
+        } else {
+            Duration::ZERO
         };
+        let leave = call.recipe.release(&call.token, Some(time));
         self.call.background.start(async move {
-            let leave = recipe.leave(&call.token, time);
             let (command, until) = (|| Some(leave.clone()), later(Instant::now(), longest));
-            let left = core
-                .commands
-                .retry(None, recipe.key(), &command, &mut call, until, caller);
             // Without a server, what it has ends with the lease or with KEEP.
-            let _ = left.await;
+            let _ = call.retry(None, command, until, caller).await;
         });
     }
 }
 
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
+        let commands = &self.core.commands;
         if let Some(link) = self.link.take() {
-            self.core.commands.connections.put_back(link);
+            commands.connections.put_back(link);
         }
         let is_granted = self.outcome == Outcome::Granted;
         if !is_granted && (self.has_trace || self.call.unanswered > 0) {
             self.leave();
         }
         if !is_granted || self.has_waited {
-            let (subject, time) = (self.recipe.subject(None), self.began.elapsed());
-            tell(|| {
-                self.core
-                    .commands
-                    .observer
-                    .waited(&subject, time, self.outcome)
-            });
+            let (subject, time) = (self.call.recipe.subject(None), self.began.elapsed());
+            tell(|| commands.observer.waited(&subject, time, self.outcome));
         }
     }
 }
 
 /// Returns the fence in a reply that grants the lock.
 fn fence_of(reply: &Value) -> Option<i64> {
-    match reply {
-        Value::Array(grant) => match grant.as_slice() {
-            [_, Value::Int(fence), ..] => Some(*fence),
-            _ => None,
-        },
+    let Value::Array(grant) = reply else {
+        return None;
+    };
+    match grant.as_slice() {
+        [_, Value::Int(fence), ..] => Some(*fence),
         _ => None,
     }
 }

@@ -21,25 +21,25 @@
 //! ```
 
 use std::convert::identity;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::background::{ended, Background};
+use crate::background::Users;
 use crate::core::Core;
 use crate::error::Error;
 use crate::front::front;
-use crate::hold::{Hold, Phase};
+use crate::hold::Hold;
 use crate::options::{Keys, Options};
 use crate::recipe::Recipe;
 use crate::servers::Config;
 
-front!(identity, Background::of_task, AsyncFn, AsyncFnOnce, [async], [.await]);
+front!(identity, Users::Tasks, AsyncFn, AsyncFnOnce, [async], [.await]);
 
 /// A grant of a lock. Whoever has it may extend or release it, in any task.
 ///
 /// When it goes out of scope, the lock is released in the background.
 #[must_use = "the lock is released at once if this isn't kept"]
+#[derive(Debug)]
 pub struct Grant {
     hold: Arc<Hold>,
 }
@@ -48,7 +48,7 @@ impl Locks {
     /// Returns when the works of dropped grants and futures are done. If the program ends before
     /// that, the server ends what is left with its lease.
     pub async fn settled(&self) {
-        ended(&self.core.works).await;
+        self.core.works.clone().ended().await;
     }
 }
 
@@ -60,8 +60,7 @@ impl Lock {
         &self,
         limit: impl Into<Option<Duration>>,
     ) -> Result<Option<Grant>, Error> {
-        let background = Background::of_task(&self.core.works)?;
-        let acquired = self.core.acquire(&self.recipe, limit.into(), background);
+        let acquired = self.core.acquire(&self.recipe, limit.into());
         Ok(acquired.await?.map(|hold| Grant { hold }))
     }
 }
@@ -86,16 +85,9 @@ impl Grant {
             result = body(&self) => result,
             () = self.lost() => Err(Error::LockLost.into()),
         };
-        if self.hold.phase() == Phase::Left {
-            return result;
-        }
-        match self.hold.release().await {
-            Ok(true) => result,
-            Ok(false) => result.and(Err(Error::LockLost.into())),
-            Err(error) => {
-                self.hold.not_released(&error);
-                result
-            }
+        match self.hold.end_block().await {
+            Some(false) => result.and(Err(Error::LockLost.into())),
+            Some(true) | None => result,
         }
     }
 }

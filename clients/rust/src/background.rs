@@ -5,6 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
+use futures_util::future::FutureExt;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
@@ -19,75 +20,73 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     runtime.expect("a runtime")
 });
 
-/// The number of works in progress.
-pub(crate) type Works = Arc<watch::Sender<usize>>;
+/// The users of a `Locks`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Users {
+    Threads,
+    Tasks,
+}
 
-/// The runtime of a grant, and of what a call leaves to do.
+/// The works of a `Locks` that go on without a caller.
 #[derive(Clone)]
-pub(crate) enum Background {
-    Tasks(Handle, Works),
-    Threads(Works),
+pub(crate) struct Works {
+    users: Users,
+    count: Arc<watch::Sender<usize>>,
 }
 
-impl Background {
-    /// Returns the runtime of the task that calls this.
-    pub(crate) fn of_task(works: &Works) -> Result<Background, Error> {
-        let none = |_| Error::argument("runtime", "this must run in a runtime of tokio");
-        let handle = Handle::try_current().map_err(none)?;
-        Ok(Background::Tasks(handle, Arc::clone(works)))
-    }
-
-    /// Returns the runtime of threads.
-    pub(crate) fn of_thread(works: &Works) -> Result<Background, Error> {
-        Ok(Background::Threads(Arc::clone(works)))
-    }
-
-    pub(crate) fn handle(&self) -> &Handle {
-        match self {
-            Background::Tasks(handle, _) => handle,
-            Background::Threads(_) => RUNTIME.handle(),
+impl Works {
+    pub(crate) fn new(users: Users) -> Works {
+        Works {
+            users,
+            count: Arc::default(),
         }
     }
 
-    /// Starts a work. A thread drives the runtime of threads until all works have ended.
-    pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let (Background::Tasks(_, works) | Background::Threads(works)) = self;
-        let (working, is_first) = Working::new(works);
-        self.handle().spawn(async move {
-            let _working = working;
-            work.await;
-        });
-        if is_first && matches!(self, Background::Threads(_)) {
-            let works = Arc::clone(works);
-            in_thread(move || RUNTIME.block_on(ended(&works)));
-        }
+    /// Returns when no work goes on.
+    pub(crate) async fn ended(self) {
+        // It can't fail, because the sender is in `self`.
+        let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
     }
-}
-
-/// Returns when no work goes on.
-pub(crate) async fn ended(works: &Works) {
-    // It can't fail, because there is a sender.
-    let _ = works.subscribe().wait_for(|count| *count == 0).await;
 }
 
 /// A work that counts until this is dropped.
 struct Working(Works);
 
-impl Working {
-    /// Counts a work. Also returns true if no other goes on.
-    fn new(works: &Works) -> (Working, bool) {
-        let mut is_first = false;
-        works.send_modify(|count| {
-            is_first = *count == 0;
-            *count += 1;
-        });
-        (Working(Arc::clone(works)), is_first)
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.count.send_modify(|count| *count -= 1);
     }
 }
 
-impl Drop for Working {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+/// The runtime of a grant, and of what a call leaves to do.
+#[derive(Clone)]
+pub(crate) struct Background {
+    pub(crate) runtime: Handle,
+    works: Works,
+}
+
+impl Background {
+    /// Returns the runtime of the caller.
+    pub(crate) fn new(works: &Works) -> Result<Background, Error> {
+        let none = |_| Error::argument("runtime", "this must run in a runtime of tokio");
+        Ok(Background {
+            runtime: Handle::try_current().map_err(none)?,
+            works: works.clone(),
+        })
+    }
+
+    /// Starts a work. A thread drives the runtime of threads until all works have ended.
+    pub(crate) fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let (works, mut is_first) = (self.works.clone(), false);
+        works.count.send_modify(|count| {
+            is_first = *count == 0;
+            *count += 1;
+        });
+        let working = Working(works.clone());
+        self.runtime.spawn(work.map(|()| drop(working)));
+        if is_first && works.users == Users::Threads {
+            in_thread(move || RUNTIME.block_on(works.ended()));
+        }
     }
 }
 

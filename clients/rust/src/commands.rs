@@ -11,7 +11,7 @@ use crate::connections::{Connections, Link};
 use crate::error::{Error, Failure, Kind};
 use crate::mutex::Mutex;
 use crate::observer::{tell, Observer};
-use crate::options::Keys;
+use crate::recipe::Recipe;
 use crate::servers::Config;
 
 /// The pause after the first failure, and the longest one.
@@ -39,24 +39,6 @@ pub(crate) async fn paused(pause: &mut Duration, until: Instant) -> bool {
     *pause = (*pause * 2).min(LONGEST_PAUSE);
     sleep_until(next.min(until)).await;
     next < until
-}
-
-/// The commands of one call of the program.
-pub(crate) struct Call {
-    pub(crate) token: Vec<u8>,
-    pub(crate) background: Background,
-    /// The number of commands that got no reply, and may still arrive.
-    pub(crate) unanswered: usize,
-}
-
-impl Call {
-    pub(crate) fn new(token: Vec<u8>, background: Background) -> Call {
-        Call {
-            token,
-            background,
-            unanswered: 0,
-        }
-    }
 }
 
 /// The caller of a command that is repeated.
@@ -89,37 +71,80 @@ impl Commands {
         }
     }
 
+    /// Tells the observer of an outage, once until the server replies again.
+    pub(crate) fn report(&self, key: &[u8], failure: &Failure) {
+        let mut known = self.known_outage.lock();
+        if known.as_ref().is_none_or(|(_, at)| at.elapsed() >= OUTAGE) {
+            *known = Some((key.to_vec(), Instant::now()));
+            drop(known);
+            self.unavailable(&failure.error);
+        }
+    }
+
+    /// Returns the end of a call that begins now.
+    pub(crate) fn ends(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// Returns the failure of a command that got no reply in time.
+    pub(crate) fn late(&self, within: Duration) -> Failure {
+        Failure::late(&self.connections.servers.name, within)
+    }
+
+    pub(crate) fn unavailable(&self, error: &Error) {
+        tell(|| self.observer.unavailable(error));
+    }
+
+    /// Notes that the server of a key replies. In a cluster another server may still be down.
+    fn replied(&self, key: &[u8]) {
+        let is_cluster = self.connections.servers.is_cluster;
+        let mut known = self.known_outage.lock();
+        known.take_if(|(of, _)| !is_cluster || of == key);
+    }
+}
+
+/// The commands of one token.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) commands: Arc<Commands>,
+    pub(crate) recipe: Arc<Recipe>,
+    pub(crate) token: Vec<u8>,
+    pub(crate) background: Background,
+    /// The number of commands that got no reply, and may still arrive.
+    pub(crate) unanswered: usize,
+}
+
+impl Call {
     /// Sends a command once, and returns its reply, which the server may hold back for `blocks`. The
     /// slot has a connection while no command of it waits for a reply.
     pub(crate) async fn ask(
-        &self,
+        &mut self,
         slot: &mut Option<Link>,
-        key: &[u8],
         command: &Cmd,
-        call: &mut Call,
         blocks: Duration,
         until: Instant,
     ) -> Result<Value, Failure> {
-        let (connections, name) = (&self.connections, &self.connections.servers.name);
-        let link = slot.get_or_insert_with(|| connections.own(&call.background));
+        let (commands, key) = (&self.commands, self.recipe.key());
+        let connections = &commands.connections;
+        let link = slot.get_or_insert_with(|| connections.own(&self.background));
         let (link, asked_at) = (link.clone(), Instant::now());
-        let late = || Failure::late(name, until.saturating_duration_since(asked_at));
+        let late = || commands.late(until.saturating_duration_since(asked_at));
         let Ok(opened) = timeout_at(until, link.clone()).await else {
             return Err(late());
         };
         *slot = None;
         let mut wire = opened.inspect_err(|_| connections.forget(asked_at))?;
-        call.unanswered += 1;
+        self.unanswered += 1;
         let failure = match timeout_at(until, wire.send(key, command)).await {
             Ok(Ok(reply)) => {
-                call.unanswered -= 1;
-                self.replied(key);
+                self.unanswered -= 1;
+                commands.replied(key);
                 *slot = Some(link);
                 return Ok(reply);
             }
             Ok(Err(error)) => {
-                call.unanswered -= usize::from(error.code().is_some());
-                Failure::of(error, name, &call.token)
+                self.unanswered -= usize::from(error.code().is_some());
+                Failure::of(error, &connections.servers.name, &self.token)
             }
             Err(_) => late(),
         };
@@ -136,33 +161,25 @@ impl Commands {
     /// and when the command was sent, or `None` if there is no command any more. The connection of a
     /// session isn't replaced if it breaks.
     pub(crate) async fn retry(
-        &self,
+        &mut self,
         session: Option<&Link>,
-        key: &[u8],
-        command: &(dyn Fn() -> Option<Cmd> + Sync),
-        call: &mut Call,
+        command: impl Fn() -> Option<Cmd>,
         until: Instant,
         caller: Caller,
     ) -> Result<Option<(Value, Instant)>, Failure> {
-        let mut pause = FIRST_PAUSE;
+        let (commands, mut pause) = (Arc::clone(&self.commands), FIRST_PAUSE);
         loop {
             let asked_at = Instant::now();
             let Some(command) = command() else {
                 return Ok(None);
             };
-            let (link, end) = match session {
-                Some(link) => (link.clone(), until),
-                None => {
-                    let attempt = asked_at + self.connections.attempt;
-                    (
-                        self.connections.shared(&call.background),
-                        until.min(attempt),
-                    )
-                }
+            let shared = || commands.connections.shared(&self.background);
+            let mut slot = session.cloned().or_else(|| Some(shared()));
+            let end = match session {
+                Some(_) => until,
+                None => until.min(asked_at + commands.connections.attempt),
             };
-            let slot = &mut Some(link);
-            let asked = self.ask(slot, key, &command, call, Duration::ZERO, end);
-            let failure = match asked.await {
+            let failure = match self.ask(&mut slot, &command, Duration::ZERO, end).await {
                 Ok(reply) => return Ok(Some((reply, asked_at))),
                 Err(failure) => failure,
             };
@@ -171,7 +188,7 @@ impl Commands {
                 return Err(failure);
             }
             if caller == Caller::HasLeft {
-                self.report(key, &failure);
+                commands.report(self.recipe.key(), &failure);
             }
             if !paused(&mut pause, until).await {
                 return Err(failure);
@@ -181,39 +198,15 @@ impl Commands {
 
     /// Returns the replies to a command about each key, within the command timeout.
     pub(crate) async fn of_each_key(
-        &self,
-        keys: &Keys,
-        command: impl Fn(&[u8]) -> Cmd + Sync,
-        call: &mut Call,
+        mut self,
+        command: impl Fn(&[u8]) -> Cmd,
     ) -> Result<Vec<Value>, Failure> {
-        let until = Instant::now() + self.timeout;
+        let (recipe, until) = (Arc::clone(&self.recipe), self.commands.ends());
         let mut replies = Vec::new();
-        for key in keys.iter() {
-            let command = || Some(command(key));
-            let asked = self.retry(None, key, &command, call, until, Caller::Waits);
+        for key in recipe.keys.iter() {
+            let asked = self.retry(None, || Some(command(key)), until, Caller::Waits);
             replies.extend(asked.await?.map(|(reply, _)| reply));
         }
         Ok(replies)
-    }
-
-    /// Tells the observer of an outage, once until the server replies again.
-    pub(crate) fn report(&self, key: &[u8], failure: &Failure) {
-        let mut known = self.known_outage.lock();
-        if known.as_ref().is_none_or(|(_, at)| at.elapsed() >= OUTAGE) {
-            *known = Some((key.to_vec(), Instant::now()));
-            drop(known);
-            self.unavailable(&failure.error);
-        }
-    }
-
-    pub(crate) fn unavailable(&self, error: &Error) {
-        tell(|| self.observer.unavailable(error));
-    }
-
-    /// Notes that the server of a key replies. In a cluster another server may still be down.
-    fn replied(&self, key: &[u8]) {
-        let is_cluster = self.connections.servers.is_cluster;
-        let mut known = self.known_outage.lock();
-        known.take_if(|(of, _)| !is_cluster || of == key);
     }
 }

@@ -1,6 +1,7 @@
 //! What the locks for threads and for tasks have in common.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use redis::{cmd, from_redis_value, Value};
 use tokio::time::Instant;
 
 use crate::acquire::Acquire;
-use crate::background::{in_thread, Background, Works};
+use crate::background::{in_thread, Background, Users, Works};
 use crate::commands::{Call, Commands};
 use crate::crowd::Crowds;
 use crate::error::Error;
@@ -23,12 +24,12 @@ use crate::servers::Config;
 /// The longest token.
 const TOKEN_BYTES: usize = 256;
 
-/// The longest time between two looks at the grants of threads.
+/// The longest time between two looks at the grants.
 const LOOKS_EVERY: Duration = Duration::from_secs(10);
 
 /// The state of a `Locks`.
 pub(crate) struct Core {
-    pub(crate) commands: Commands,
+    pub(crate) commands: Arc<Commands>,
     pub(crate) crowds: Crowds,
     /// The works that go on without a caller.
     pub(crate) works: Works,
@@ -45,11 +46,11 @@ struct Held {
 }
 
 impl Core {
-    pub(crate) fn new(config: Config) -> Arc<Core> {
+    pub(crate) fn new(config: Config, users: Users) -> Arc<Core> {
         Arc::new(Core {
-            commands: Commands::new(config),
+            commands: Arc::new(Commands::new(config)),
             crowds: Crowds::default(),
-            works: Works::default(),
+            works: Works::new(users),
             held: Mutex::default(),
             wakes: Condvar::new(),
         })
@@ -60,13 +61,12 @@ impl Core {
         self: &Arc<Core>,
         recipe: &Arc<Recipe>,
         limit: Option<Duration>,
-        background: Background,
     ) -> Result<Option<Arc<Hold>>, Error> {
         limit.map_or(Ok(()), |limit| not_too_long("limit", limit))?;
         let token = format!("{:032x}", rand::random::<u128>()).into_bytes();
         let limit = limit.or(recipe.options.wait);
-        let call = Call::new(token, background);
-        let hold = Acquire::new(self, recipe, limit, call).run().await?;
+        let call = self.call(recipe, token)?;
+        let hold = Acquire::new(self, call, limit).run().await?;
         Ok(hold.inspect(|hold| self.granted(hold)))
     }
 
@@ -76,7 +76,6 @@ impl Core {
         recipe: &Arc<Recipe>,
         token: Vec<u8>,
         fence: i64,
-        background: Background,
     ) -> Result<Option<Arc<Hold>>, Error> {
         if token.is_empty() || token.len() > TOKEN_BYTES || token == b"*" {
             return Err(Error::argument(
@@ -84,12 +83,12 @@ impl Core {
                 "must be 1 to 256 bytes, and not *",
             ));
         }
-        let is_session = recipe.options.is_session;
-        let link = is_session.then(|| self.commands.connections.own(&background));
-        let mut call = Call::new(token, background);
+        let mut call = self.call(recipe, token)?;
         // A command of the first process may still arrive.
         call.unanswered = 1;
-        let hold = Hold::new(self, recipe, &call, fence, link);
+        let is_session = recipe.options.is_session;
+        let session = is_session.then(|| self.commands.connections.own(&call.background));
+        let hold = Hold::new(self, call, fence, session);
         let is_held = hold.set_lease(recipe.first_lease()).await?;
         Ok(is_held.then_some(hold).inspect(|hold| self.granted(hold)))
     }
@@ -114,19 +113,24 @@ impl Core {
     }
 
     /// Returns true if any client holds one of the keys.
-    pub(crate) async fn is_locked(
-        &self,
-        recipe: &Recipe,
-        background: Background,
-    ) -> Result<bool, Error> {
-        let call = &mut Call::new(Vec::new(), background);
+    pub(crate) async fn is_locked(&self, recipe: &Arc<Recipe>) -> Result<bool, Error> {
         let info = |key: &[u8]| {
             let mut command = cmd("LOCK.INFO");
             command.arg(key).arg("WAITERS").arg(0);
             command
         };
-        let infos = self.commands.of_each_key(&recipe.keys, info, call).await?;
+        let infos = self.call(recipe, Vec::new())?.of_each_key(info).await?;
         Ok(infos.into_iter().any(has_holders))
+    }
+
+    fn call(&self, recipe: &Arc<Recipe>, token: Vec<u8>) -> Result<Call, Error> {
+        Ok(Call {
+            commands: Arc::clone(&self.commands),
+            recipe: Arc::clone(recipe),
+            token,
+            background: Background::new(&self.works)?,
+            unanswered: 0,
+        })
     }
 
     // --- the grants that are held -----------------------------------------------------------------
@@ -135,9 +139,7 @@ impl Core {
     fn keep(self: &Arc<Core>, hold: &Arc<Hold>) {
         let mut held = self.held.lock();
         held.grants.insert(id(hold), Arc::clone(hold));
-        if let Background::Tasks(handle, _) = &hold.background {
-            handle.spawn(Arc::clone(hold).look_after());
-        } else if held.looks_at.is_none() {
+        if held.looks_at.is_none() {
             let core = Arc::clone(self);
             let is_started = in_thread(move || core.look_after_all());
             held.looks_at = is_started.then(Instant::now);
@@ -149,7 +151,7 @@ impl Core {
     /// Looks after a grant no later than it is due.
     pub(crate) fn hurry(&self, hold: &Hold) {
         let looks_at = self.held.lock().looks_at;
-        if looks_at.is_some_and(|at| hold.due().is_some_and(|due| due < at)) {
+        if looks_at.is_some_and(|at| hold.due() < at) {
             self.wakes.notify_one();
         }
     }
@@ -158,24 +160,32 @@ impl Core {
         self.held.lock().grants.remove(&id(hold));
     }
 
-    /// Looks after the grants of threads until none is held.
+    /// Looks after all grants until none is held.
     fn look_after_all(&self) {
         let mut held = self.held.lock();
         while !held.grants.is_empty() {
             let now = Instant::now();
-            let dues = held.grants.values().filter_map(|hold| hold.due());
-            let next = dues.fold(now + LOOKS_EVERY, Instant::min);
+            let is_due = |hold: &&Arc<Hold>| hold.due() <= now;
+            let due: Vec<_> = held.grants.values().filter(is_due).cloned().collect();
+            let next = held.grants.values().map(|hold| hold.due()).min();
+            let next = next.map_or(now + LOOKS_EVERY, |due| due.min(now + LOOKS_EVERY));
             held.looks_at = Some(next);
-            if next > now {
+            if due.is_empty() {
                 let waited = self.wakes.wait_timeout(held, next - now);
                 (held, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            for hold in held.grants.values().filter(|hold| hold.is_due()) {
-                hold.background.start(Arc::clone(hold).look());
+            } else {
+                drop(held);
+                due.iter().for_each(Hold::look);
+                held = self.held.lock();
             }
         }
         held.looks_at = None;
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
     }
 }
 

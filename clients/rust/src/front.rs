@@ -3,17 +3,17 @@
 /// Makes the calls of locks: `$run` runs a future of the library, for tasks with `async` and `.await`.
 macro_rules! front {
     (
-        $run:path, $background:path, $Fn:ident, $FnOnce:ident,
+        $run:path, $users:path, $Fn:ident, $FnOnce:ident,
         [$($async:tt)?], [$($await:tt)*]
     ) => {
         /// The locks of a program. Clones are cheap and share their connections.
-        #[derive(Clone)]
+        #[derive(Clone, Debug)]
         pub struct Locks {
             core: Arc<Core>,
         }
 
         /// A lock: keys and options. It has no state, so all threads and tasks may share it.
-        #[derive(Clone)]
+        #[derive(Clone, Debug)]
         #[must_use = "a lock protects nothing until it is acquired"]
         pub struct Lock {
             core: Arc<Core>,
@@ -24,7 +24,7 @@ macro_rules! front {
             /// Makes locks, which connect when they are needed.
             pub fn new(servers: impl Into<Config>) -> Locks {
                 Locks {
-                    core: Core::new(servers.into()),
+                    core: Core::new(servers.into(), $users),
                 }
             }
 
@@ -53,9 +53,8 @@ macro_rules! front {
                 fence: i64,
                 options: Options,
             ) -> Result<Option<Grant>, Error> {
-                let (lock, token) = (self.lock_with(keys, options)?, token.into());
-                let background = $background(&self.core.works)?;
-                let hold = $run(self.core.adopt(&lock.recipe, token, fence, background));
+                let lock = self.lock_with(keys, options)?;
+                let hold = $run(self.core.adopt(&lock.recipe, token.into(), fence));
                 Ok(hold $($await)* ?.map(|hold| Grant { hold }))
             }
 
@@ -115,8 +114,7 @@ macro_rules! front {
 
             /// Returns true if any client holds one of the keys.
             pub $($async)? fn locked(&self) -> Result<bool, Error> {
-                let background = $background(&self.core.works)?;
-                $run(self.core.is_locked(&self.recipe, background)) $($await)*
+                $run(self.core.is_locked(&self.recipe)) $($await)*
             }
 
             /// Returns the keys.
@@ -140,12 +138,12 @@ macro_rules! front {
 
             /// Returns the token, which gives control of the lock: keep it out of logs.
             pub fn token(&self) -> &[u8] {
-                &self.hold.token
+                &self.hold.call.token
             }
 
             /// Returns the keys.
             pub fn keys(&self) -> &Keys {
-                &self.hold.recipe.keys
+                &self.hold.call.recipe.keys
             }
 
             /// Returns true if the lock was lost: the server said so, or the deadline is over on the
@@ -189,24 +187,6 @@ macro_rules! front {
             pub $($async)? fn release_after(self, rest: Duration) -> Result<bool, Error> {
                 self.hold.stay(rest)?;
                 self.release() $($await)*
-            }
-        }
-
-        impl fmt::Debug for Locks {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct("Locks").finish_non_exhaustive()
-            }
-        }
-
-        impl fmt::Debug for Lock {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.recipe.fmt(f)
-            }
-        }
-
-        impl fmt::Debug for Grant {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.hold.fmt(f)
             }
         }
     };

@@ -1,22 +1,21 @@
 //! The state of a grant: it is renewed while it is held, until it is released or lost.
 
 use std::fmt;
+use std::mem::forget;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{cmd, Cmd, Value};
 use tokio::sync::watch;
-use tokio::time::{sleep_until, Instant};
+use tokio::time::{sleep_until, timeout, Instant};
 
-use crate::background::Background;
-use crate::commands::{later, Call, Caller, Commands};
+use crate::commands::{later, Call, Caller};
 use crate::connections::{close, Link};
 use crate::core::Core;
 use crate::error::{Error, Failure, Kind};
 use crate::mutex::Mutex;
 use crate::observer::{tell, Subject};
 use crate::options::{not_too_long, positive, OnLost};
-use crate::recipe::Recipe;
 
 /// The least time by which a renewal must move the deadline.
 const LEAST: Duration = Duration::from_millis(2);
@@ -30,13 +29,10 @@ pub(crate) enum Phase {
 }
 
 pub(crate) struct Hold {
-    pub(crate) recipe: Arc<Recipe>,
-    pub(crate) token: Vec<u8>,
     pub(crate) fence: i64,
-    pub(crate) background: Background,
+    /// The token. A command that asked for this grant may still arrive if it has no reply.
+    pub(crate) call: Call,
     core: Arc<Core>,
-    /// True if a command that asked for this grant may still arrive.
-    is_unclear: bool,
     /// The end of the longest hold.
     longest: Instant,
     /// The connection that the grant of a session is tied to.
@@ -50,8 +46,8 @@ struct Lease {
     length: Duration,
     /// The time of the loss. It is in the past before the first grant.
     deadline: Instant,
-    /// The time at which the grant needs attention. `None` while it has it.
-    due: Option<Instant>,
+    /// The time of the next renewal, or of the loss.
+    due: Instant,
     /// The earliest end of the lock at the server, also if it is released before.
     stays_until: Instant,
 }
@@ -59,33 +55,29 @@ struct Lease {
 impl Hold {
     pub(crate) fn new(
         core: &Arc<Core>,
-        recipe: &Arc<Recipe>,
-        call: &Call,
+        call: Call,
         fence: i64,
         session: Option<Link>,
     ) -> Arc<Hold> {
-        let (options, now) = (&recipe.options, Instant::now());
+        let (options, now) = (&call.recipe.options, Instant::now());
         Arc::new(Hold {
-            recipe: Arc::clone(recipe),
-            token: call.token.clone(),
             fence,
-            background: call.background.clone(),
             core: Arc::clone(core),
-            is_unclear: call.unanswered > 0,
             longest: later(now, options.max_hold.unwrap_or(Duration::MAX)),
             session: Mutex::new(session),
             phase: watch::Sender::new(Phase::Held),
             lease: Mutex::new(Lease {
                 length: options.lease,
                 deadline: now,
-                due: None,
+                due: now,
                 stays_until: later(now, options.at_least),
             }),
+            call,
         })
     }
 
     pub(crate) fn subject(&self) -> Subject<'_> {
-        self.recipe.subject(Some(self.fence))
+        self.call.recipe.subject(Some(self.fence))
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -104,22 +96,19 @@ impl Hold {
     pub(crate) async fn lost(&self) {
         let mut changes = self.phase.subscribe();
         while !self.is_lost() {
-            let deadline = self.lease.lock().deadline;
-            tokio::select! {
-                () = sleep_until(deadline), if self.phase() == Phase::Held => {}
-                // It can't fail, because the sender is in `self`.
-                _ = changes.changed() => {}
+            match self.phase() {
+                Phase::Left => drop(changes.changed().await),
+                _ => drop(timeout(self.left(), changes.changed()).await),
             }
         }
     }
 
     /// Returns the time until the loss if the lease isn't renewed.
     pub(crate) fn left(&self) -> Duration {
+        let deadline = self.lease.lock().deadline;
+        let left = deadline.saturating_duration_since(Instant::now());
         match self.phase() {
-            Phase::Held => {
-                let deadline = self.lease.lock().deadline;
-                deadline.saturating_duration_since(Instant::now())
-            }
+            Phase::Held => left,
             Phase::Lost | Phase::Left => Duration::ZERO,
         }
     }
@@ -129,78 +118,69 @@ impl Hold {
     /// Moves the deadline. The lease counts from the request, because the server counts from then or
     /// later.
     pub(crate) fn prolong(&self, length: Duration, asked_at: Instant) {
-        let options = &self.recipe.options;
+        let options = &self.call.recipe.options;
         let mut lease = self.lease.lock();
-        let deadline = later(asked_at, length.saturating_sub(self.recipe.margin()));
+        let deadline = later(asked_at, length.saturating_sub(self.call.recipe.margin()));
         lease.deadline = lease.deadline.max(deadline);
         // A late command of the acquire sets its own lease, which may be shorter.
-        let shortest = match self.is_unclear {
-            true => length.min(self.recipe.first_lease()),
+        let shortest = match self.call.unanswered > 0 {
+            true => length.min(self.call.recipe.first_lease()),
             false => length,
         };
         let renew_at = later(asked_at, options.renew_every.min(shortest / 3));
         let renews = options.renews && lease.deadline + LEAST < self.longest;
         let next = if renews { renew_at } else { lease.deadline };
-        lease.due = Some(next.min(lease.deadline));
+        lease.due = next.min(lease.deadline);
         drop(lease);
         self.phase.send_modify(|_| {});
     }
 
-    /// Returns when the grant needs attention. `None` if it has it, or has ended.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        let due = self.lease.lock().due;
-        due.filter(|_| self.phase() == Phase::Held)
+    /// Returns when the grant needs attention.
+    pub(crate) fn due(&self) -> Instant {
+        self.lease.lock().due
     }
 
-    /// Returns true, once, if the grant needs attention now.
-    pub(crate) fn is_due(&self) -> bool {
-        let due = &mut self.lease.lock().due;
-        due.take_if(|due| *due <= Instant::now()).is_some()
-    }
-
-    /// Renews the grant until it ends.
-    pub(crate) async fn look_after(self: Arc<Hold>) {
-        let mut changes = self.phase.subscribe();
-        while let Some(due) = self.due() {
-            tokio::select! {
-                () = sleep_until(due) => {}
-                _ = changes.changed() => {}
-            }
-            if self.is_due() {
-                Arc::clone(&self).look().await;
-            }
+    /// Begins a renewal, or tells of the loss at the deadline.
+    pub(crate) fn look(self: &Arc<Hold>) {
+        let mut lease = self.lease.lock();
+        let deadline = lease.deadline;
+        lease.due = deadline;
+        drop(lease);
+        match Instant::now() < deadline {
+            true => self.call.background.start(Arc::clone(self).renew()),
+            false => self.lose(),
         }
     }
 
-    /// Renews the grant, again and again if the server refuses that, or tells of its loss.
-    pub(crate) async fn look(self: Arc<Hold>) {
+    /// Renews the grant, again and again until its deadline if the server refuses that.
+    async fn renew(self: Arc<Hold>) {
         let mut is_told = false;
-        while self.phase() == Phase::Held {
+        loop {
             let (length, deadline) = {
                 let lease = self.lease.lock();
                 (lease.length, lease.deadline)
             };
-            let now = Instant::now();
-            if now >= deadline {
-                self.lose();
-                return;
-            }
-            let longest = self.longest.saturating_duration_since(now) + self.recipe.margin();
-            let renewed = self.extend_by(length.min(longest), deadline, Caller::HasLeft);
-            let Err(failure) = renewed.await else {
+            let longest = self.longest.saturating_duration_since(Instant::now());
+            let length = length.min(longest + self.call.recipe.margin());
+            let renewed = self.extend_by(length, deadline, Caller::HasLeft).await;
+            let Err(failure) = renewed.as_ref() else {
                 return;
             };
             if failure.kind == Kind::Final && !is_told {
                 is_told = true;
                 self.core.commands.unavailable(&failure.error);
             }
-            sleep_until(later(Instant::now(), length / 10).min(deadline)).await;
+            let next = later(Instant::now(), length / 10);
+            if next >= deadline {
+                return;
+            }
+            sleep_until(next).await;
         }
     }
 
     pub(crate) async fn extend(self: &Arc<Hold>, lease: Duration) -> Result<bool, Error> {
         positive("lease", lease)?;
-        if lease <= self.recipe.margin() {
+        if lease <= self.call.recipe.margin() {
             return Err(Error::argument("lease", "must be longer than the margin"));
         }
         match self.left().is_zero() {
@@ -211,7 +191,7 @@ impl Hold {
 
     /// Sets the lease, also of a grant that another process acquired.
     pub(crate) async fn set_lease(self: &Arc<Hold>, lease: Duration) -> Result<bool, Error> {
-        let until = Instant::now() + self.core.commands.timeout;
+        let until = self.core.commands.ends();
         let is_held = self.extend_by(lease, until, Caller::Waits).await?;
         if is_held {
             self.lease.lock().length = lease;
@@ -226,13 +206,11 @@ impl Hold {
         until: Instant,
         caller: Caller,
     ) -> Result<bool, Failure> {
-        let (commands, key, session) = self.of_commands();
+        let (mut call, session) = (self.call.clone(), self.session.lock().clone());
         // A renewal that is repeated after the release would undo its at_least.
         let is_held = || self.phase() == Phase::Held;
-        let command = || is_held().then(|| self.recipe.extend(&self.token, length));
-        let mut call = self.call();
-        let asked = commands.retry(session.as_ref(), key, &command, &mut call, until, caller);
-        let replied = match asked.await {
+        let command = || is_held().then(|| self.call.recipe.extend(&self.call.token, length));
+        let replied = match call.retry(session.as_ref(), command, until, caller).await {
             // A session ends with its connection.
             Err(failure) if session.is_some() && failure.kind == Kind::Broken => {
                 self.lose();
@@ -241,7 +219,7 @@ impl Hold {
             asked => asked?,
         };
         match replied {
-            Some((reply, asked_at)) if self.recipe.is_all(&reply) => {
+            Some((reply, asked_at)) if self.call.recipe.is_all(&reply) => {
                 self.prolong(length, asked_at);
                 self.core.hurry(self);
             }
@@ -256,11 +234,10 @@ impl Hold {
     pub(crate) async fn is_owned(&self) -> Result<bool, Error> {
         let check = |key: &[u8]| {
             let mut command = cmd("LOCK.CHECK");
-            command.arg(key).arg(&self.token);
+            command.arg(key).arg(&self.call.token);
             command
         };
-        let (commands, mut call) = (&self.core.commands, self.call());
-        let lefts = commands.of_each_key(&self.recipe.keys, check, &mut call);
+        let lefts = self.call.clone().of_each_key(check);
         Ok(lefts
             .await?
             .iter()
@@ -282,15 +259,15 @@ impl Hold {
             return;
         }
         self.core.forget(self);
-        if let Some(OnLost(on_lost)) = self.recipe.options.on_lost.clone() {
+        if let Some(OnLost(on_lost)) = self.call.recipe.options.on_lost.clone() {
             let hold = Arc::clone(self);
             let thread = move || tell(|| on_lost(&hold.subject()));
-            self.background.handle().spawn_blocking(thread);
+            self.call.background.runtime.spawn_blocking(thread);
         }
         tell(|| self.core.commands.observer.lost(&self.subject()));
         if let Some(link) = self.session.lock().take() {
             // Its close releases the lock, which still has a margin.
-            close(link, self.recipe.margin(), &self.background);
+            close(link, self.call.recipe.margin(), &self.call.background);
         }
     }
 
@@ -301,7 +278,7 @@ impl Hold {
     }
 
     pub(crate) fn detach(self: &Arc<Hold>) -> Result<(), Error> {
-        if self.recipe.options.is_session {
+        if self.call.recipe.options.is_session {
             let rule = "a session ends with its connection, so it can't be detached";
             return Err(Error::argument("session", rule));
         }
@@ -318,22 +295,33 @@ impl Hold {
         if self.end() == Phase::Left {
             return Err(Error::NotHeld);
         }
-        let mut leaving = Leaving {
-            hold: self,
-            is_over: false,
-        };
-        let until = Instant::now() + self.core.commands.timeout;
-        let left = self.leave(until, Caller::Waits).await;
-        leaving.is_over = left.is_ok();
-        match left {
-            Ok(is_held) => Ok(is_held && !was_lost),
-            Err(_) if was_lost => Ok(false),
-            // A session ends with its connection.
-            Err(failure) if self.recipe.options.is_session && failure.kind == Kind::Broken => {
-                Ok(false)
+        let leaving = Leaving(self);
+        let left = self.leave(self.core.commands.ends(), Caller::Waits).await;
+        let failure = match left {
+            Ok(is_held) => {
+                forget(leaving);
+                return Ok(is_held && !was_lost);
             }
-            Err(failure) => Err(failure.into()),
+            Err(failure) => failure,
+        };
+        // A session ends with its connection.
+        let is_session = self.call.recipe.options.is_session;
+        match was_lost || is_session && failure.kind == Kind::Broken {
+            true => Ok(false),
+            false => Err(failure.into()),
         }
+    }
+
+    /// Releases the lock at the end of a block. Returns `None` if that was done before, or if only
+    /// the observer hears that it failed.
+    pub(crate) async fn end_block(self: &Arc<Hold>) -> Option<bool> {
+        if self.phase() == Phase::Left {
+            return None;
+        }
+        let released = self.release().await;
+        released
+            .inspect_err(|error| self.core.commands.unavailable(error))
+            .ok()
     }
 
     /// Lets the lock stay for a time after its release.
@@ -350,72 +338,52 @@ impl Hold {
         }
     }
 
-    /// Tells the observer of a release that no caller hears of.
-    pub(crate) fn not_released(&self, error: &Error) {
-        self.core.commands.unavailable(error);
-    }
-
     fn leave_in_background(self: &Arc<Hold>) {
         let hold = Arc::clone(self);
-        self.background.start(async move {
+        self.call.background.start(async move {
             let deadline = hold.lease.lock().deadline.max(Instant::now());
             // Without a server, the lock ends with its lease.
             let _ = hold
-                .leave(deadline + hold.recipe.margin(), Caller::HasLeft)
+                .leave(deadline + hold.call.recipe.margin(), Caller::HasLeft)
                 .await;
         });
     }
 
     /// Sends the release until a server has replied, or the time is over.
     async fn leave(&self, until: Instant, caller: Caller) -> Result<bool, Failure> {
-        let (commands, key, session) = self.of_commands();
-        let (command, mut call) = (|| Some(self.last_command()), self.call());
-        let asked = commands.retry(session.as_ref(), key, &command, &mut call, until, caller);
-        let asked = asked.await;
+        let (mut call, session) = (self.call.clone(), self.session.lock().clone());
+        let command = || Some(self.last_command());
+        let asked = call.retry(session.as_ref(), command, until, caller).await;
         if let Some(link) = self.session.lock().take() {
             // The server releases what the connection is still tied to.
-            close(link, Duration::ZERO, &self.background);
+            close(link, Duration::ZERO, &self.call.background);
         }
-        let is_all = asked?.is_some_and(|(reply, _)| self.recipe.is_all(&reply));
+        let is_all = asked?.is_some_and(|(reply, _)| self.call.recipe.is_all(&reply));
         // If a reply was lost, the command before may have released the lock.
-        let may_have = call.unanswered > 0 && Instant::now() < self.lease.lock().deadline;
+        let is_unclear = call.unanswered > self.call.unanswered;
+        let may_have = is_unclear && Instant::now() < self.lease.lock().deadline;
         Ok(is_all || may_have)
     }
 
     fn last_command(&self) -> Cmd {
+        let (recipe, token) = (&self.call.recipe, &self.call.token);
         let stays_until = self.lease.lock().stays_until;
         let rest = stays_until.saturating_duration_since(Instant::now());
-        match self.is_unclear {
-            _ if !rest.is_zero() => self.recipe.release_after(&self.token, rest),
-            // A late command has the lease of the acquire, which an extend may have made shorter.
-            true => self.recipe.leave(&self.token, self.recipe.longest_trace()),
-            false => self.recipe.release(&self.token),
+        if !rest.is_zero() {
+            return recipe.release_after(token, rest);
         }
-    }
-
-    /// Returns what sends the commands of this grant: the key that they are sent to, and the
-    /// connection of a session.
-    fn of_commands(&self) -> (&Commands, &[u8], Option<Link>) {
-        let session = self.session.lock().clone();
-        (&self.core.commands, self.recipe.key(), session)
-    }
-
-    fn call(&self) -> Call {
-        Call::new(self.token.clone(), self.background.clone())
+        // A late command has the lease of the acquire, which an extend may have made shorter.
+        let leave = (self.call.unanswered > 0).then(|| recipe.longest_trace());
+        recipe.release(token, leave)
     }
 }
 
-/// A release that goes on in the background if its caller leaves.
-struct Leaving<'a> {
-    hold: &'a Arc<Hold>,
-    is_over: bool,
-}
+/// A release that goes on in the background when this is dropped.
+struct Leaving<'a>(&'a Arc<Hold>);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.hold.leave_in_background();
-        }
+        self.0.leave_in_background();
     }
 }
 
@@ -423,7 +391,7 @@ impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the token, which gives control of the lock.
         f.debug_struct("Grant")
-            .field("keys", &self.recipe.keys.to_string())
+            .field("keys", &self.call.recipe.keys.to_string())
             .field("fence", &self.fence)
             .field("phase", &self.phase())
             .finish_non_exhaustive()

@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_millis((1 << 53) - 1);
 
 /// The keys of one lock. Several keys are granted together or not at all. In a cluster they must be
 /// in one slot.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Keys(pub(crate) Vec<Vec<u8>>);
 
 impl From<&str> for Keys {
@@ -48,12 +48,14 @@ impl<K: Into<Vec<u8>>, const N: usize> From<[K; N]> for Keys {
 
 impl fmt::Display for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<_> = self
-            .0
-            .iter()
-            .map(|key| String::from_utf8_lossy(key))
-            .collect();
-        f.write_str(&keys.join(", "))
+        let keys = self.iter().map(String::from_utf8_lossy);
+        f.write_str(&keys.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

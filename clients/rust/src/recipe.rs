@@ -1,6 +1,5 @@
 //! A recipe of a lock: its keys and options, and the commands that they make.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 const LONGEST_LEAVE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The keys and options of a lock. Its clones share it.
+#[derive(Debug)]
 pub(crate) struct Recipe {
     /// A number that no other lock of this process has.
     pub(crate) id: u64,
@@ -70,62 +70,11 @@ impl Recipe {
         self.first_lease().max(self.options.keep)
     }
 
-    pub(crate) fn acquire(&self, token: &[u8], replicas_within: Duration) -> Cmd {
-        let mut command = self.grant("ACQUIRE", token);
-        self.add_replicas(&mut command, replicas_within);
-        command
-    }
-
-    /// Returns the WAIT of a part of the time that is left. The last one leaves no place.
-    pub(crate) fn wait(
-        &self,
-        token: &[u8],
-        block: Duration,
-        left: Duration,
-        replicas_within: Duration,
-    ) -> Cmd {
-        let mut command = self.grant("WAIT", token);
-        command.arg("BLOCK").arg(ms(block).max(1));
-        if block < left {
-            let rest = left.saturating_add(Duration::from_secs(1));
-            command.arg("KEEP").arg(ms(self.options.keep.min(rest)));
-        }
-        self.add_replicas(&mut command, replicas_within);
-        command
-    }
-
-    /// Returns the EXTEND that ties the grant of a session to the connection of the command.
-    pub(crate) fn extend(&self, token: &[u8], lease: Duration) -> Cmd {
-        let mut command = self.command("EXTEND", token);
-        command.arg("PX").arg(ms(lease).max(1)).arg("GT");
-        if self.options.is_session {
-            command.arg("SESSION");
-        }
-        command
-    }
-
-    pub(crate) fn release(&self, token: &[u8]) -> Cmd {
-        self.command("RELEASE", token)
-    }
-
-    /// Returns the command that ends the lock later, without its connection.
-    pub(crate) fn release_after(&self, token: &[u8], rest: Duration) -> Cmd {
-        let mut command = self.command("EXTEND", token);
-        command.arg("PX").arg(ms(rest).max(1));
-        if self.options.is_session {
-            command.arg("NOSESSION");
-        }
-        command
-    }
-
-    pub(crate) fn leave(&self, token: &[u8], time: Duration) -> Cmd {
-        let mut command = self.command("RELEASE", token);
-        command.arg("LEAVE").arg(ms(time.min(LONGEST_LEAVE)).max(1));
-        command
-    }
-
-    fn grant(&self, verb: &str, token: &[u8]) -> Cmd {
+    /// Returns the command that asks for the lock. With a time to wait, it is a WAIT of a part of
+    /// what is left. The last one leaves no place.
+    pub(crate) fn ask(&self, token: &[u8], wait: Option<Wait>, replicated: Duration) -> Cmd {
         let options = &self.options;
+        let verb = wait.as_ref().map_or("ACQUIRE", |_| "WAIT");
         let mut command = self.command(verb, token);
         command.arg("PX").arg(ms(self.first_lease()));
         if options.is_shared || options.limit.is_some() {
@@ -138,40 +87,78 @@ impl Recipe {
         if let Some(data) = &options.data {
             command.arg("DATA").arg(data);
         }
+        if let Some(wait) = wait {
+            command.arg("BLOCK").arg(ms(wait.block));
+            if wait.keeps_place() {
+                let rest = wait.left.saturating_add(Duration::from_secs(1));
+                command.arg("KEEP").arg(ms(options.keep.min(rest)));
+            }
+        }
+        if let Some(replicas) = options.replicas {
+            command.arg("REPLICAS").arg(replicas);
+            command.arg("WITHIN").arg(ms(replicated));
+        }
         command
     }
 
-    fn add_replicas(&self, command: &mut Cmd, within: Duration) {
-        if let Some(replicas) = self.options.replicas {
-            command.arg("REPLICAS").arg(replicas);
-            command.arg("WITHIN").arg(ms(within).max(1));
+    /// Returns the EXTEND that ties the grant of a session to the connection of the command.
+    pub(crate) fn extend(&self, token: &[u8], lease: Duration) -> Cmd {
+        let mut command = self.command("EXTEND", token);
+        command.arg("PX").arg(ms(lease)).arg("GT");
+        if self.options.is_session {
+            command.arg("SESSION");
         }
+        command
+    }
+
+    /// Returns the RELEASE. `leave` is the time in which late commands of the token are refused.
+    pub(crate) fn release(&self, token: &[u8], leave: Option<Duration>) -> Cmd {
+        let mut command = self.command("RELEASE", token);
+        if let Some(time) = leave {
+            command.arg("LEAVE").arg(ms(time.min(LONGEST_LEAVE)));
+        }
+        command
+    }
+
+    /// Returns the command that ends the lock later, without its connection.
+    pub(crate) fn release_after(&self, token: &[u8], rest: Duration) -> Cmd {
+        let mut command = self.command("EXTEND", token);
+        command.arg("PX").arg(ms(rest));
+        if self.options.is_session {
+            command.arg("NOSESSION");
+        }
+        command
     }
 
     fn command(&self, verb: &str, token: &[u8]) -> Cmd {
-        let mut command = match self.keys.0.as_slice() {
-            [_] => cmd(&format!("LOCK.{verb}")),
-            keys => {
-                let mut command = cmd(&format!("LOCK.M{verb}"));
-                command.arg(keys.len());
-                command
-            }
+        let keys = &self.keys.0;
+        let mut command = match keys.len() {
+            1 => cmd(&format!("LOCK.{verb}")),
+            _ => cmd(&format!("LOCK.M{verb}")),
         };
-        command.arg(&self.keys.0).arg(token);
+        if keys.len() > 1 {
+            command.arg(keys.len());
+        }
+        command.arg(keys).arg(token);
         command
     }
 }
 
-/// Returns a time in whole milliseconds, rounded up.
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+/// The part of the time that is left in which a command blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Wait {
+    pub(crate) block: Duration,
+    pub(crate) left: Duration,
 }
 
-impl fmt::Debug for Recipe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("keys", &self.keys.to_string())
-            .field("options", &self.options)
-            .finish()
+impl Wait {
+    pub(crate) fn keeps_place(&self) -> bool {
+        self.block < self.left
     }
+}
+
+/// Returns a time in whole milliseconds, rounded up, and at least one.
+fn ms(time: Duration) -> u64 {
+    let ms = time.as_nanos().div_ceil(1_000_000).max(1);
+    u64::try_from(ms).unwrap_or(u64::MAX)
 }

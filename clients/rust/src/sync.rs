@@ -1,12 +1,11 @@
 //! Locks for threads. A thread drives the library's runtime while it waits for a call.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::background::{ended, is_out_of_reach, run, Background};
+use crate::background::{is_out_of_reach, run, Users};
 use crate::core::Core;
 use crate::error::Error;
 use crate::front::front;
@@ -15,13 +14,14 @@ use crate::options::{Keys, Options};
 use crate::recipe::Recipe;
 use crate::servers::Config;
 
-front!(run, Background::of_thread, Fn, FnOnce, [], []);
+front!(run, Users::Threads, Fn, FnOnce, [], []);
 
 /// A grant of a lock. Whoever has it may extend or release it, in any thread.
 ///
 /// When it goes out of scope, the lock is released. That takes the command timeout at most, and
 /// then goes on in the background.
 #[must_use = "the lock is released at once if this isn't kept"]
+#[derive(Debug)]
 pub struct Grant {
     hold: Arc<Hold>,
 }
@@ -51,7 +51,7 @@ impl Locks {
     /// Returns when the works that calls left to the background are done. If the program ends before
     /// that, the server ends what is left with its lease.
     pub fn settled(&self) -> Result<(), Error> {
-        run(ended(&self.core.works));
+        run(self.core.works.clone().ended());
         Ok(())
     }
 }
@@ -69,8 +69,7 @@ impl Lock {
         limit: impl Into<Option<Duration>>,
         cancel: &Cancel,
     ) -> Result<Option<Grant>, Error> {
-        let background = Background::of_thread(&self.core.works)?;
-        let acquire = self.core.acquire(&self.recipe, limit.into(), background);
+        let acquire = self.core.acquire(&self.recipe, limit.into());
         let hold = run(async {
             tokio::select! {
                 biased;
@@ -91,31 +90,21 @@ impl Grant {
         self,
         body: impl FnOnce(&Grant) -> Result<T, E>,
     ) -> Result<T, E> {
-        let result = body(&self)?;
-        match self.end() {
-            Some(false) => Err(Error::LockLost.into()),
-            Some(true) | None => Ok(result),
+        let result = body(&self);
+        match run(self.hold.end_block()) {
+            Some(false) => result.and(Err(Error::LockLost.into())),
+            Some(true) | None => result,
         }
-    }
-
-    /// Releases the lock, unless that was done. Returns `None` if only the observer hears of it.
-    fn end(&self) -> Option<bool> {
-        if self.hold.phase() == Phase::Left {
-            return None;
-        }
-        let released = run(self.hold.release());
-        released
-            .inspect_err(|error| self.hold.not_released(error))
-            .ok()
     }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
         // Nobody waits for the end of what is lost, and a thread that ends can't drive a runtime.
-        match self.is_lost() || is_out_of_reach() {
-            true => self.hold.release_in_background(),
-            false => drop(self.end()),
+        if self.is_lost() || is_out_of_reach() {
+            self.hold.release_in_background();
+        } else if self.hold.phase() != Phase::Left {
+            run(self.hold.end_block());
         }
     }
 }
