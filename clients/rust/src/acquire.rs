@@ -8,8 +8,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::{timeout_at, Instant};
 
-use crate::commands::{later, paused, Call, Caller, FIRST_PAUSE};
-use crate::connections::Link;
+use crate::commands::{later, paused, Call, Caller, Link, FIRST_PAUSE};
 use crate::core::Core;
 use crate::crowd::{Crowd, Member};
 use crate::error::{Error, Failure, Kind};
@@ -152,12 +151,12 @@ impl<'a> Acquire<'a> {
         let replicas = recipe.options.replicas;
         let replicated = replicas.map_or(Duration::ZERO, |_| commands.timeout);
         let blocks = wait.map_or(Duration::ZERO, |wait| wait.block) + replicated;
-        let attempt = asked_at + commands.connections.attempt + blocks;
+        let attempt = asked_at + commands.attempt + blocks;
         let end = attempt.min(self.until + GRACE + replicated);
         let command = recipe.ask(&self.call.token, wait, replicated);
         let mut shared = None;
         let slot = match blocks.is_zero() {
-            true => shared.insert(Some(commands.connections.shared(&self.call.background))),
+            true => shared.insert(Some(commands.shared(&self.call.background))),
             false => &mut self.link,
         };
         let asked = self.call.ask(slot, &command, blocks, end).await;
@@ -181,7 +180,7 @@ impl<'a> Acquire<'a> {
     /// Returns how long the next command waits.
     fn wait(&self, asked_at: Instant) -> Wait {
         let left = self.until.saturating_duration_since(asked_at);
-        let sign_of_life = match self.core.commands.connections.servers.is_cluster {
+        let sign_of_life = match self.core.commands.servers.is_cluster {
             // Its client may have a limit of its own for all replies.
             true => LONGEST_WAIT,
             false => SIGN_OF_LIFE,
@@ -223,7 +222,7 @@ impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         let commands = &self.core.commands;
         if let Some(link) = self.link.take() {
-            commands.connections.put_back(link);
+            commands.put_back(link);
         }
         let is_granted = self.outcome == Outcome::Granted;
         if !is_granted && (self.has_trace || self.call.unanswered > 0) {

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt, Shared};
 use redis::{Cmd, Value};
-use tokio::time::{sleep_until, timeout_at, Instant};
+use tokio::time::{sleep, sleep_until, timeout_at, Instant};
 
 use crate::background::Background;
-use crate::connections::{Connections, Link};
 use crate::error::{Error, Failure, Kind};
 use crate::mutex::Mutex;
 use crate::observer::{tell, Observer};
 use crate::recipe::Recipe;
-use crate::servers::Config;
+use crate::servers::{Config, Servers, Wire};
 
 /// The pause after the first failure, and the longest one.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -23,6 +23,12 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// The longest time for which an outage that ended unseen hides the next one.
 const OUTAGE: Duration = Duration::from_secs(60);
+
+/// The most unused connections that stay open.
+const MOST_IDLE: usize = 16;
+
+/// The time in which a runtime closes a connection that was dropped.
+const TIME_TO_CLOSE: Duration = Duration::from_millis(10);
 
 /// A time that is as good as none.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -49,11 +55,19 @@ pub(crate) enum Caller {
     HasLeft,
 }
 
-/// Sends commands for the locks of one client.
+/// A connection that is open, or opens. Clones are the same connection.
+pub(crate) type Link = Shared<BoxFuture<'static, Result<Wire, Failure>>>;
+
+/// The connections of a `Locks`, and what its commands have in common.
 pub(crate) struct Commands {
-    pub(crate) connections: Connections,
+    pub(crate) servers: Servers,
     pub(crate) timeout: Duration,
+    /// The longest time of one command.
+    pub(crate) attempt: Duration,
     pub(crate) observer: Arc<dyn Observer>,
+    /// The connection that calls share, and when it began to open.
+    shared: Mutex<Option<(Instant, Link)>>,
+    idle: Mutex<Vec<Link>>,
     /// The key of the outage that the observer knows of, and when it heard of it.
     known_outage: Mutex<Option<(Vec<u8>, Instant)>>,
 }
@@ -61,14 +75,55 @@ pub(crate) struct Commands {
 impl Commands {
     pub(crate) fn new(config: Config) -> Commands {
         let timeout = config.command_timeout;
-        // There is time for another server.
-        let attempt = (timeout / 3).max(timeout.min(SHORTEST_ATTEMPT));
         Commands {
-            connections: Connections::new(config.servers, attempt),
+            servers: config.servers,
             timeout,
+            // There is time for another server.
+            attempt: (timeout / 3).max(timeout.min(SHORTEST_ATTEMPT)),
             observer: config.observer,
+            shared: Mutex::default(),
+            idle: Mutex::default(),
             known_outage: Mutex::default(),
         }
+    }
+
+    /// Returns the connection for all commands that don't block, so a release never waits behind a
+    /// wait.
+    pub(crate) fn shared(&self, background: &Background) -> Link {
+        let mut shared = self.shared.lock();
+        let (_, link) = shared.get_or_insert_with(|| (Instant::now(), self.open(background)));
+        link.clone()
+    }
+
+    /// Returns a connection that no other caller has.
+    pub(crate) fn own(&self, background: &Background) -> Link {
+        let idle = self.idle.lock().pop();
+        idle.unwrap_or_else(|| self.open(background))
+    }
+
+    /// Opens a connection, also if its caller leaves meanwhile.
+    fn open(&self, background: &Background) -> Link {
+        let (name, opened) = (self.servers.name.clone(), (self.servers.open)(self.attempt));
+        let opened = opened.map(move |it| it.map_err(|error| Failure::of(error, &name, &[])));
+        let link = opened.boxed().shared();
+        background.start(link.clone().map(drop));
+        link
+    }
+
+    /// Keeps a connection for another caller, unless there are many.
+    pub(crate) fn put_back(&self, link: Link) {
+        let mut idle = self.idle.lock();
+        if idle.len() < MOST_IDLE {
+            idle.push(link);
+        }
+    }
+
+    /// Drops the connections that were there when a command was sent that failed. Their server may
+    /// have died silently.
+    fn forget(&self, sent_at: Instant) {
+        self.idle.lock().clear();
+        let mut shared = self.shared.lock();
+        shared.take_if(|(opened_at, _)| *opened_at <= sent_at);
     }
 
     /// Tells the observer of an outage, once until the server replies again.
@@ -88,7 +143,7 @@ impl Commands {
 
     /// Returns the failure of a command that got no reply in time.
     pub(crate) fn late(&self, within: Duration) -> Failure {
-        Failure::late(&self.connections.servers.name, within)
+        Failure::late(&self.servers.name, within)
     }
 
     pub(crate) fn unavailable(&self, error: &Error) {
@@ -97,7 +152,7 @@ impl Commands {
 
     /// Notes that the server of a key replies. In a cluster another server may still be down.
     fn replied(&self, key: &[u8]) {
-        let is_cluster = self.connections.servers.is_cluster;
+        let is_cluster = self.servers.is_cluster;
         let mut known = self.known_outage.lock();
         known.take_if(|(of, _)| !is_cluster || of == key);
     }
@@ -115,6 +170,15 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// Closes a connection after a time.
+    pub(crate) fn close(&self, link: Link, after: Duration) {
+        self.background.start(async move {
+            sleep(after).await;
+            drop(link);
+            sleep(TIME_TO_CLOSE).await;
+        });
+    }
+
     /// Sends a command once, and returns its reply, which the server may hold back for `blocks`. The
     /// slot has a connection while no command of it waits for a reply.
     pub(crate) async fn ask(
@@ -125,15 +189,14 @@ impl Call {
         until: Instant,
     ) -> Result<Value, Failure> {
         let (commands, key) = (&self.commands, self.recipe.key());
-        let connections = &commands.connections;
-        let link = slot.get_or_insert_with(|| connections.own(&self.background));
+        let link = slot.get_or_insert_with(|| commands.own(&self.background));
         let (link, asked_at) = (link.clone(), Instant::now());
         let late = || commands.late(until.saturating_duration_since(asked_at));
         let Ok(opened) = timeout_at(until, link.clone()).await else {
             return Err(late());
         };
         *slot = None;
-        let mut wire = opened.inspect_err(|_| connections.forget(asked_at))?;
+        let mut wire = opened.inspect_err(|_| commands.forget(asked_at))?;
         self.unanswered += 1;
         let failure = match timeout_at(until, wire.send(key, command)).await {
             Ok(Ok(reply)) => {
@@ -144,14 +207,14 @@ impl Call {
             }
             Ok(Err(error)) => {
                 self.unanswered -= usize::from(error.code().is_some());
-                Failure::of(error, &connections.servers.name, &self.token)
+                Failure::of(error, &commands.servers.name, &self.token)
             }
             Err(_) => late(),
         };
         match failure.kind {
             // A connection isn't dead because a short limit is over.
-            Kind::Late if asked_at.elapsed() < blocks + connections.attempt.mul_f64(0.9) => {}
-            Kind::Late | Kind::Broken => connections.forget(asked_at),
+            Kind::Late if asked_at.elapsed() < blocks + commands.attempt.mul_f64(0.9) => {}
+            Kind::Late | Kind::Broken => commands.forget(asked_at),
             Kind::Refused | Kind::Final => *slot = Some(link),
         }
         Err(failure)
@@ -173,11 +236,11 @@ impl Call {
             let Some(command) = command() else {
                 return Ok(None);
             };
-            let shared = || commands.connections.shared(&self.background);
+            let shared = || commands.shared(&self.background);
             let mut slot = session.cloned().or_else(|| Some(shared()));
             let end = match session {
                 Some(_) => until,
-                None => until.min(asked_at + commands.connections.attempt),
+                None => until.min(asked_at + commands.attempt),
             };
             let failure = match self.ask(&mut slot, &command, Duration::ZERO, end).await {
                 Ok(reply) => return Ok(Some((reply, asked_at))),

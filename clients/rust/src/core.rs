@@ -87,7 +87,7 @@ impl Core {
         // A command of the first process may still arrive.
         call.unanswered = 1;
         let is_session = recipe.options.is_session;
-        let session = is_session.then(|| self.commands.connections.own(&call.background));
+        let session = is_session.then(|| self.commands.own(&call.background));
         let hold = Hold::new(self, call, fence, session);
         let is_held = hold.set_lease(recipe.first_lease()).await?;
         Ok(is_held.then_some(hold).inspect(|hold| self.granted(hold)))

@@ -9,8 +9,7 @@ use redis::{cmd, Cmd, Value};
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout, Instant};
 
-use crate::commands::{later, Call, Caller};
-use crate::connections::{close, Link};
+use crate::commands::{later, Call, Caller, Link};
 use crate::core::Core;
 use crate::error::{Error, Failure, Kind};
 use crate::mutex::Mutex;
@@ -267,7 +266,7 @@ impl Hold {
         tell(|| self.core.commands.observer.lost(&self.subject()));
         if let Some(link) = self.session.lock().take() {
             // Its close releases the lock, which still has a margin.
-            close(link, self.call.recipe.margin(), &self.call.background);
+            self.call.close(link, self.call.recipe.margin());
         }
     }
 
@@ -356,7 +355,7 @@ impl Hold {
         let asked = call.retry(session.as_ref(), command, until, caller).await;
         if let Some(link) = self.session.lock().take() {
             // The server releases what the connection is still tied to.
-            close(link, Duration::ZERO, &self.call.background);
+            self.call.close(link, Duration::ZERO);
         }
         let is_all = asked?.is_some_and(|(reply, _)| self.call.recipe.is_all(&reply));
         // If a reply was lost, the command before may have released the lock.

@@ -23,7 +23,6 @@ mod acquire;
 pub mod aio;
 mod background;
 mod commands;
-mod connections;
 mod core;
 mod crowd;
 mod error;

@@ -2,19 +2,16 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis_lock_client::aio::{Grant, Lock, Locks};
-use redis_lock_client::{Config, Error, Options};
+use redis_lock_client::{Error, Options};
 use support::Server;
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
 const SHORT: Duration = Duration::from_millis(300);
-const LONG: Duration = Duration::from_secs(30);
 
 fn locks(server: &Server) -> Locks {
     Locks::new(server.client())
@@ -77,46 +74,6 @@ async fn a_grant_can_be_dropped_by_any_thread() {
     server.until_free("k");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_guarded_block_ends_with_the_loss() {
-    let server = Server::start();
-    let locks = locks(&server);
-    let options = Options::new().lease(SHORT);
-    let lock = locks.lock_with("k", options).expect("a lock");
-    let was_dropped = Arc::new(AtomicBool::new(false));
-    struct Dropped(Arc<AtomicBool>);
-    impl Drop for Dropped {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-    let dropped = Dropped(Arc::clone(&was_dropped));
-    let ended = lock.with(async move |_| {
-        let _dropped = dropped;
-        server.delete("k");
-        sleep(LONG).await;
-        Ok::<_, Error>(())
-    });
-    let began = Instant::now();
-    assert!(matches!(ended.await, Err(Error::LockLost)));
-    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
-    assert!(was_dropped.load(Ordering::SeqCst));
-}
-
-#[tokio::test]
-async fn a_guarded_block_has_its_own_error() {
-    let server = Server::start();
-    let lock = lock(&locks(&server), "k").await;
-    let fails = lock.with(async |_| Err::<(), _>(Error::Deadlock("of the body".into())));
-    assert!(matches!(fails.await, Err(Error::Deadlock(_))));
-    assert!(server.is_free("k"));
-    let lost = lock.with(async |_| {
-        server.delete("k");
-        Ok::<_, Error>(())
-    });
-    assert!(matches!(lost.await, Err(Error::LockLost)));
-}
-
 #[tokio::test]
 async fn a_loss_is_awaited_and_a_release_is_none() {
     let server = Server::start();
@@ -160,84 +117,6 @@ fn a_call_outside_of_a_runtime_is_refused() {
     assert_eq!(argument, "runtime");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn three_hundred_tasks_take_turns() {
-    let server = Server::start();
-    let lock = Arc::new(lock(&locks(&server), "k").await);
-    let (inside, fences) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicUsize::new(0)),
-    );
-    let tasks = (0..300).map(|_| {
-        let (lock, inside, fences) = (lock.clone(), inside.clone(), fences.clone());
-        tokio::spawn(async move {
-            let grant = acquire(&lock).await;
-            assert!(!inside.swap(true, Ordering::SeqCst));
-            tokio::task::yield_now().await;
-            let fence = usize::try_from(grant.fence()).expect("a fence");
-            assert!(fences.swap(fence, Ordering::SeqCst) < fence);
-            inside.store(false, Ordering::SeqCst);
-            assert!(grant.release().await.expect("an answer"));
-        })
-    });
-    for task in tasks.collect::<Vec<_>>() {
-        task.await.expect("no panic");
-    }
-    assert!(
-        server.connections().len() < 10,
-        "{:?}",
-        server.connections()
-    );
-}
-
-#[tokio::test]
-async fn a_wait_at_a_server_that_stands_still_ends_in_time() {
-    let server = Server::start();
-    let config = Config::from(server.client()).command_timeout(SHORT);
-    let lock = lock(&Locks::new(config.expect("a timeout")), "k").await;
-    server.pause();
-    let began = Instant::now();
-    let tried = lock.try_acquire().await;
-    let took = began.elapsed();
-    server.resume();
-    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
-    assert!(took < SHORT + Duration::from_millis(250), "{took:?}");
-}
-
-#[tokio::test]
-async fn one_caller_computes() {
-    let server = Server::start();
-    let (locks, computed) = (Arc::new(locks(&server)), Arc::new(AtomicUsize::new(0)));
-    let callers = (0..10).map(|_| {
-        let (locks, computed) = (locks.clone(), computed.clone());
-        async move {
-            let read = async || {
-                let count = computed.load(Ordering::SeqCst);
-                Ok::<_, Error>((count > 0).then_some(count))
-            };
-            let compute = async || Ok(computed.fetch_add(1, Ordering::SeqCst) + 1);
-            locks.once("k", Options::new(), read, compute).await
-        }
-    });
-    for result in futures_util::future::join_all(callers).await {
-        assert_eq!(result.expect("a result"), 1);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_grant_is_passed_on() {
-    let server = Server::start();
-    let (ours, theirs) = (locks(&server), locks(&server));
-    let grant = acquire(&ours.lock("k").expect("a lock")).await;
-    let (keys, token, fence) = (grant.keys().clone(), grant.token().to_vec(), grant.fence());
-    grant.detach().expect("it is held");
-    let adopted = theirs.adopt(keys, token, fence, Options::new()).await;
-    let adopted = adopted.expect("an answer").expect("the lock");
-    assert!(adopted.extend(LONG).await.expect("an answer"));
-    assert!(adopted.release().await.expect("an answer"));
-    assert!(server.is_free("k"));
-}
-
 /// Futures of all calls can move between threads.
 #[test]
 fn futures_are_send() {
@@ -249,6 +128,13 @@ fn futures_are_send() {
     is_send(lock.acquire(None));
     is_send(lock.with(async |_| Ok::<_, Error>(())));
     is_send(async move { lock.acquire(None).await?.expect("the lock").release().await });
+    is_send(locks.adopt("k", "token", 1, Options::new()));
+    is_send(locks.once(
+        "k",
+        Options::new(),
+        async || Ok(Some(1)),
+        async || Ok::<_, Error>(1),
+    ));
     is_send(locks.release_all());
     is_send(locks.settled());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::cluster::ClusterClient;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisResult};
+use redis::{Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, RedisResult};
 use redis_lock_client::{Config, Error, Options};
 use serde_json::{json, Value};
 
@@ -12,8 +12,9 @@ use crate::say;
 
 pub struct Order(pub Value);
 
-/// A setter of an option.
+/// A setter of an option with a value, and one without.
 type Set<T> = fn(Options, T) -> Options;
+type Turn = fn(Options) -> Options;
 
 /// An order that was not carried out.
 pub enum Refused {
@@ -40,15 +41,22 @@ impl Program {
             command.arg("RPUSH").arg(&list).arg(value);
             command
         };
-        let writer: RedisResult<Box<dyn FnMut(i64)>> = match self {
-            Program::One(client) => client.get_connection().map(|mut connection| {
-                Box::new(move |value| drop(append(value).exec(&mut connection))) as Box<_>
-            }),
-            Program::Cluster(client) => client.get_connection().map(|mut connection| {
-                Box::new(move |value| drop(append(value).exec(&mut connection))) as Box<_>
-            }),
-        };
-        writer.map_err(|error| Error::Redis(error).into())
+        Ok(match self {
+            Program::One(client) => {
+                let mut connection = client.get_connection()?;
+                Box::new(move |value| drop(append(value).exec(&mut connection)))
+            }
+            Program::Cluster(client) => {
+                let mut connection = client.get_connection()?;
+                Box::new(move |value| drop(append(value).exec(&mut connection)))
+            }
+        })
+    }
+}
+
+impl From<RedisError> for Refused {
+    fn from(error: RedisError) -> Refused {
+        Refused::Error(Error::Redis(error))
     }
 }
 
@@ -59,10 +67,6 @@ impl From<Error> for Refused {
 }
 
 impl Order {
-    pub fn id(&self) -> u64 {
-        self.number("id")
-    }
-
     pub fn does(&self) -> &str {
         self.0["do"].as_str().unwrap_or_default()
     }
@@ -79,7 +83,7 @@ impl Order {
         self.0[name].as_u64().unwrap_or_default()
     }
 
-    pub fn is(&self, name: &str) -> bool {
+    fn is(&self, name: &str) -> bool {
         self.0[name] == json!(true)
     }
 
@@ -113,50 +117,48 @@ impl Order {
 
     /// Returns the configuration of the library, and the program's client.
     pub fn client(&self) -> Result<(Config, Option<Program>), Refused> {
-        let made = match (self.text("sentinel"), self.is("cluster")) {
-            (Some(name), _) => self.sentinel(&name).map(|client| (client.into(), None)),
-            (None, true) => ClusterClient::new(self.infos()?).map(|client| {
-                let program = Program::Cluster(Box::new(client.clone()));
-                (client.into(), Some(program))
-            }),
-            (None, false) => Client::open(self.infos()?.remove(0)).map(|client| {
-                let program = Program::One(Box::new(client.clone()));
-                (client.into(), Some(program))
-            }),
-        };
-        made.map_err(|error| Error::Redis(error).into())
+        let mut infos = self.infos()?;
+        if let Some(name) = self.text("sentinel") {
+            return Ok((self.sentinel(&name, &infos)?.into(), None));
+        }
+        Ok(match self.is("cluster") {
+            true => {
+                let client = ClusterClient::new(infos)?;
+                (
+                    client.clone().into(),
+                    Some(Program::Cluster(Box::new(client))),
+                )
+            }
+            false => {
+                let client = Client::open(infos.remove(0))?;
+                (client.clone().into(), Some(Program::One(Box::new(client))))
+            }
+        })
     }
 
-    fn sentinel(&self, name: &str) -> RedisResult<SentinelClient> {
-        let infos = self.infos().unwrap_or_default();
+    fn sentinel(&self, name: &str, infos: &[ConnectionInfo]) -> RedisResult<SentinelClient> {
         let addresses = infos.iter().map(|info| info.addr().clone());
         let kind = SentinelServerType::Master;
         let mut builder = SentinelClientBuilder::new(addresses, name, kind)?;
-        if let Some(user) = self.text("username") {
+        if let (Some(user), Some(password)) = (self.text("username"), self.text("password")) {
             builder = builder.set_client_to_redis_username(user);
-        }
-        if let Some(password) = self.text("password") {
             builder = builder.set_client_to_redis_password(password);
         }
         builder.build()
     }
 
-    fn infos(&self) -> Result<Vec<ConnectionInfo>, Refused> {
+    fn infos(&self) -> RedisResult<Vec<ConnectionInfo>> {
         let servers = self.0["servers"].as_array().into_iter().flatten();
         let info = |server: &Value| {
             let server = server.as_str().unwrap_or_default();
             let info = format!("redis://{server}/").into_connection_info()?;
             let mut settings = info.redis_settings().clone();
-            if let Some(user) = self.text("username") {
-                settings = settings.set_username(user);
-            }
-            if let Some(password) = self.text("password") {
-                settings = settings.set_password(password);
+            if let (Some(user), Some(password)) = (self.text("username"), self.text("password")) {
+                settings = settings.set_username(user).set_password(password);
             }
             Ok(info.set_redis_settings(settings))
         };
-        let infos: RedisResult<_> = servers.map(info).collect();
-        infos.map_err(|error| Error::Redis(error).into())
+        servers.map(info).collect()
     }
 
     /// Returns the options of a lock.
@@ -185,13 +187,13 @@ impl Order {
                 options = set(options, count);
             }
         }
-        if self.0["renew"] == json!(false) {
-            options = options.without_renewal();
-        }
-        let flags: [(_, fn(Options) -> _); 2] =
-            [("shared", Options::shared), ("session", Options::session)];
-        for (name, set) in flags {
-            if self.is(name) {
+        let flags: [(_, _, Turn); 3] = [
+            ("renew", false, Options::without_renewal),
+            ("shared", true, Options::shared),
+            ("session", true, Options::session),
+        ];
+        for (name, value, set) in flags {
+            if self.0[name] == json!(value) {
                 options = set(options);
             }
         }

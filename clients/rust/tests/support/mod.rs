@@ -28,10 +28,6 @@ impl Server {
         })
     }
 
-    pub fn without_module() -> Server {
-        Server::of(Plan::new(&program()))
-    }
-
     pub fn without_hello() -> Server {
         Server::of(Plan {
             module: Some(module()),
@@ -103,22 +99,6 @@ impl Server {
     /// Waits until the key has neither a holder nor a waiter.
     pub fn until_free(&self, key: &str) {
         until(&format!("{key} is free"), || self.is_free(key));
-    }
-
-    /// Returns how often a command was sent to the server, also if it was refused.
-    pub fn calls(&self, command: &str) -> u64 {
-        let Value::BulkString(text) = self.call("INFO commandstats") else {
-            panic!("no statistics");
-        };
-        let text = String::from_utf8_lossy(&text).to_lowercase();
-        let head = format!("cmdstat_{command}:");
-        let line = text.lines().find_map(|line| line.strip_prefix(&head));
-        let numbers = line.into_iter().flat_map(|line| line.split(','));
-        let counted = numbers.filter_map(|number| number.split_once("calls="));
-        let counted = counted.filter(|(kind, _)| ["", "rejected_"].contains(kind));
-        counted
-            .map(|(_, count)| count.parse::<u64>().expect("a number"))
-            .sum()
     }
 
     /// Kills all connections except the one that sends the command.
