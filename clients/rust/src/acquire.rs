@@ -164,7 +164,7 @@ impl<'a> Acquire<'a> {
             self.has_trace |= matches!(failure.error, Error::NotReplicated(_));
         });
         let fence = fence_of(&reply?);
-        self.has_trace = fence.is_some() || wait.is_some_and(|wait| wait.keeps_place());
+        self.has_trace = fence.is_some() || wait.is_some_and(|wait| wait.keep.is_some());
         if fence.is_none() || !recipe.options.is_session {
             return Ok(fence);
         }
@@ -177,18 +177,18 @@ impl<'a> Acquire<'a> {
         Ok(fence.filter(|_| recipe.is_all(&tied)))
     }
 
-    /// Returns how long the next command waits.
+    /// Returns the wait of a part of the time that is left. The last one leaves no place.
     fn wait(&self, asked_at: Instant) -> Wait {
-        let left = self.until.saturating_duration_since(asked_at);
+        let (recipe, left) = (&self.call.recipe, self.until - asked_at);
         let sign_of_life = match self.core.commands.servers.is_cluster {
             // Its client may have a limit of its own for all replies.
             true => LONGEST_WAIT,
             false => SIGN_OF_LIFE,
         };
-        let block = sign_of_life
-            .min(self.call.recipe.first_lease() / 3)
-            .min(left);
-        Wait { block, left }
+        let block = sign_of_life.min(recipe.first_lease() / 3).min(left);
+        let rest = left.saturating_add(Duration::from_secs(1));
+        let keep = (block < left).then(|| recipe.options.keep.min(rest));
+        Wait { block, keep }
     }
 
     fn granted(&mut self, fence: i64, asked_at: Instant) -> Arc<Hold> {

@@ -68,7 +68,8 @@ pub(crate) struct Background {
 impl Background {
     /// Returns the runtime of the caller.
     pub(crate) fn new(works: &Works) -> Result<Background, Error> {
-        let none = |_| Error::argument("runtime", "this must run in a runtime of tokio");
+        let (argument, reason) = ("runtime", "this must run in a runtime of tokio");
+        let none = |_| Error::InvalidArgument { argument, reason };
         Ok(Background {
             runtime: Handle::try_current().map_err(none)?,
             works: works.clone(),

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::hold::Hold;
 use crate::mutex::Mutex;
 use crate::observer::tell;
-use crate::options::not_too_long;
+use crate::options::{not_too_long, rule};
 use crate::recipe::Recipe;
 use crate::servers::Config;
 
@@ -77,12 +77,8 @@ impl Core {
         token: Vec<u8>,
         fence: i64,
     ) -> Result<Option<Arc<Hold>>, Error> {
-        if token.is_empty() || token.len() > TOKEN_BYTES || token == b"*" {
-            return Err(Error::argument(
-                "token",
-                "must be 1 to 256 bytes, and not *",
-            ));
-        }
+        let is_token = (1..=TOKEN_BYTES).contains(&token.len()) && token != b"*";
+        rule("token", is_token, "must be 1 to 256 bytes, and not *")?;
         let mut call = self.call(recipe, token)?;
         // A command of the first process may still arrive.
         call.unanswered = 1;
@@ -165,19 +161,19 @@ impl Core {
         let mut held = self.held.lock();
         while !held.grants.is_empty() {
             let now = Instant::now();
-            let is_due = |hold: &&Arc<Hold>| hold.due() <= now;
-            let due: Vec<_> = held.grants.values().filter(is_due).cloned().collect();
-            let next = held.grants.values().map(|hold| hold.due()).min();
-            let next = next.map_or(now + LOOKS_EVERY, |due| due.min(now + LOOKS_EVERY));
+            let dues = held.grants.values().map(|hold| hold.due());
+            let next = dues.fold(now + LOOKS_EVERY, Instant::min);
             held.looks_at = Some(next);
-            if due.is_empty() {
+            if next > now {
                 let waited = self.wakes.wait_timeout(held, next - now);
                 (held, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            } else {
-                drop(held);
-                due.iter().for_each(Hold::look);
-                held = self.held.lock();
+                continue;
             }
+            let is_due = |hold: &&Arc<Hold>| hold.due() <= now;
+            let due: Vec<_> = held.grants.values().filter(is_due).cloned().collect();
+            drop(held);
+            due.iter().for_each(Hold::look);
+            held = self.held.lock();
         }
         held.looks_at = None;
     }

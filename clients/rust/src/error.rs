@@ -14,7 +14,7 @@ pub enum Error {
         /// The name of the argument.
         argument: &'static str,
         /// The rule that the argument breaks.
-        reason: String,
+        reason: &'static str,
     },
     /// The wait of a guarded block ended while another client held the lock.
     #[error("somebody else had the lock all the time")]
@@ -49,13 +49,6 @@ pub enum Error {
     /// Any other error of the server or the redis crate.
     #[error(transparent)]
     Redis(RedisError),
-}
-
-impl Error {
-    pub(crate) fn argument(argument: &'static str, reason: impl Into<String>) -> Error {
-        let reason = reason.into();
-        Error::InvalidArgument { argument, reason }
-    }
 }
 
 /// The reason why a command has no reply that counts.

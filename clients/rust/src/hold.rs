@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::error::{Error, Failure, Kind};
 use crate::mutex::Mutex;
 use crate::observer::{tell, Subject};
-use crate::options::{not_too_long, positive, OnLost};
+use crate::options::{not_too_long, positive, rule, OnLost};
 
 /// The least time by which a renewal must move the deadline.
 const LEAST: Duration = Duration::from_millis(2);
@@ -179,9 +179,8 @@ impl Hold {
 
     pub(crate) async fn extend(self: &Arc<Hold>, lease: Duration) -> Result<bool, Error> {
         positive("lease", lease)?;
-        if lease <= self.call.recipe.margin() {
-            return Err(Error::argument("lease", "must be longer than the margin"));
-        }
+        let is_longer = lease > self.call.recipe.margin();
+        rule("lease", is_longer, "must be longer than the margin")?;
         match self.left().is_zero() {
             true => Ok(false),
             false => self.set_lease(lease).await,
@@ -277,10 +276,12 @@ impl Hold {
     }
 
     pub(crate) fn detach(self: &Arc<Hold>) -> Result<(), Error> {
-        if self.call.recipe.options.is_session {
-            let rule = "a session ends with its connection, so it can't be detached";
-            return Err(Error::argument("session", rule));
-        }
+        let is_session = self.call.recipe.options.is_session;
+        rule(
+            "session",
+            !is_session,
+            "it ends with its connection, so it can't be detached",
+        )?;
         match self.end() {
             Phase::Held => Ok(()),
             Phase::Lost | Phase::Left => Err(Error::NotHeld),

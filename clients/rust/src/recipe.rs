@@ -70,8 +70,7 @@ impl Recipe {
         self.first_lease().max(self.options.keep)
     }
 
-    /// Returns the command that asks for the lock. With a time to wait, it is a WAIT of a part of
-    /// what is left. The last one leaves no place.
+    /// Returns the command that asks for the lock, and waits for it.
     pub(crate) fn ask(&self, token: &[u8], wait: Option<Wait>, replicated: Duration) -> Cmd {
         let options = &self.options;
         let verb = wait.as_ref().map_or("ACQUIRE", |_| "WAIT");
@@ -89,9 +88,8 @@ impl Recipe {
         }
         if let Some(wait) = wait {
             command.arg("BLOCK").arg(ms(wait.block));
-            if wait.keeps_place() {
-                let rest = wait.left.saturating_add(Duration::from_secs(1));
-                command.arg("KEEP").arg(ms(options.keep.min(rest)));
+            if let Some(keep) = wait.keep {
+                command.arg("KEEP").arg(ms(keep));
             }
         }
         if let Some(replicas) = options.replicas {
@@ -144,17 +142,11 @@ impl Recipe {
     }
 }
 
-/// The part of the time that is left in which a command blocks.
+/// The time for which a command waits. Without `keep`, it leaves no place.
 #[derive(Clone, Copy)]
 pub(crate) struct Wait {
     pub(crate) block: Duration,
-    pub(crate) left: Duration,
-}
-
-impl Wait {
-    pub(crate) fn keeps_place(&self) -> bool {
-        self.block < self.left
-    }
+    pub(crate) keep: Option<Duration>,
 }
 
 /// Returns a time in whole milliseconds, rounded up, and at least one.
