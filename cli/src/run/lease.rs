@@ -144,7 +144,7 @@ impl Observer for Log {
     fn lost(&self, _lock: &Subject<'_>) {}
 
     fn unavailable(&self, error: &Error) {
-        let text = output::line(&error.to_string());
+        let text = output::line(&text_of(error));
         // In a thread of its own, because a terminal that is stopped must not stop the renewals.
         let log = move || output::log(format_args!("tries again: {text}"));
         let _ = thread::Builder::new().spawn(log);
@@ -154,10 +154,19 @@ impl Observer for Log {
 /// Returns the error with its message once, because an error of the redis crate is also its own
 /// cause.
 fn error_of(error: Error) -> anyhow::Error {
+    anyhow!(text_of(&error))
+}
+
+/// Returns the message of the library, with the words of this command for those of the redis crate.
+fn text_of(error: &Error) -> String {
     match error {
-        Error::Redis(error) => anyhow!(nodes::message_of(&error)),
-        Error::NotReplicated(text) => anyhow!("NOREPLICAS {text}"),
-        other => anyhow!(other.to_string()),
+        Error::Redis(cause) => nodes::message_of(cause),
+        Error::NotReplicated(text) => format!("NOREPLICAS {text}"),
+        Error::Unavailable {
+            text,
+            cause: Some(cause),
+        } => text.replace(&cause.to_string(), &nodes::message_of(cause)),
+        other => other.to_string(),
     }
 }
 

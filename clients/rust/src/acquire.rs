@@ -107,20 +107,20 @@ impl<'a> Acquire<'a> {
         loop {
             let asked_at = Instant::now();
             let asked = self.ask(asked_at).await;
+            if asked.is_ok() {
+                *crowd.replied_at.lock() = Some(Instant::now());
+            }
             let is_over = Instant::now() >= self.until;
             let lease = self.call.recipe.first_lease();
             match asked {
                 Ok(Some(fence)) if asked_at.elapsed() <= lease / 3 => {
-                    *crowd.replied_at.lock() = Some(Instant::now());
                     return Ok(Some(self.granted(fence, asked_at)));
                 }
                 Ok(None) if self.is_try() || is_over => return Ok(None),
                 // A late grant may be over. If it isn't, the server sets its lease anew.
                 Ok(fence) => {
-                    *crowd.replied_at.lock() = Some(Instant::now());
                     (pause, is_refused) = (FIRST_PAUSE, fence.is_none());
                     self.has_waited = true;
-                    continue;
                 }
                 // The end of a limit says nothing about the server.
                 Err(failure) if is_refused && is_over && failure.kind == Kind::Late => {

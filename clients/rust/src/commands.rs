@@ -103,9 +103,7 @@ impl Commands {
 
     /// Opens a connection, also if its caller leaves meanwhile.
     fn open(&self, background: &Background) -> Link {
-        let (name, opened) = (self.servers.name.clone(), (self.servers.open)(self.attempt));
-        let opened = opened.map(move |it| it.map_err(|error| Failure::of(error, &name, &[])));
-        let link = opened.boxed().shared();
+        let link = self.servers.clone().open(self.attempt).boxed().shared();
         background.start(link.clone().map(drop));
         link
     }
@@ -236,12 +234,12 @@ impl Call {
             let Some(command) = command() else {
                 return Ok(None);
             };
-            let shared = || commands.shared(&self.background);
-            let mut slot = session.cloned().or_else(|| Some(shared()));
-            let end = match session {
-                Some(_) => until,
-                None => until.min(asked_at + commands.attempt),
+            let attempt = until.min(asked_at + commands.attempt);
+            let (link, end) = match session {
+                Some(link) => (link.clone(), until),
+                None => (commands.shared(&self.background), attempt),
             };
+            let mut slot = Some(link);
             let failure = match self.ask(&mut slot, &command, Duration::ZERO, end).await {
                 Ok(reply) => return Ok(Some((reply, asked_at))),
                 Err(failure) => failure,

@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::{BoxFuture, FutureExt, TryFutureExt};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
@@ -16,12 +15,15 @@ use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::error::Error;
+use crate::error::{Error, Failure};
 use crate::observer::{Log, Observer};
 use crate::options;
 
 /// The usual time in which a connection opens, with all messages that this takes.
 const TIME_TO_CONNECT: Duration = Duration::from_secs(1);
+
+/// The attempts that one connection takes to open, because a dead sentinel or a dead node costs one.
+const ATTEMPTS_TO_OPEN: u32 = 5;
 
 /// The longest time for which a command to a node of a cluster blocks.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(500);
@@ -42,8 +44,10 @@ pub(crate) struct Servers {
     /// The servers' name for people.
     pub(crate) name: String,
     pub(crate) is_cluster: bool,
+    /// The attempts whose time one connection may take to open.
+    attempts: u32,
     /// Opens a connection. Its argument is the longest time of one command.
-    pub(crate) open: Arc<dyn Fn(Duration) -> BoxFuture<'static, RedisResult<Wire>> + Send + Sync>,
+    open: Arc<dyn Fn(Duration) -> BoxFuture<'static, RedisResult<Wire>> + Send + Sync>,
 }
 
 /// A function that opens connections.
@@ -59,6 +63,7 @@ impl Config {
             servers: Servers {
                 name,
                 is_cluster: false,
+                attempts: 1,
                 open: Arc::new(move |within| open(within).boxed()),
             },
             command_timeout: Duration::from_secs(1),
@@ -69,13 +74,7 @@ impl Config {
     /// Returns the server to which a function connects, for example with TLS settings that the redis
     /// crate doesn't have. `name` is the server's name in errors.
     pub fn opened_by(name: impl Into<String>, open: Opener) -> Config {
-        Config::of(name.into(), move |within| {
-            let opened = timeout(within.max(TIME_TO_CONNECT), open());
-            opened.map(|opened| match opened {
-                Ok(opened) => opened.map(Wire::One),
-                Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-            })
-        })
+        Config::of(name.into(), move |_| open().map_ok(Wire::One))
     }
 
     /// Sets the longest time of every call that doesn't wait for a lock, 1 s by default. It includes
@@ -104,13 +103,16 @@ impl From<SentinelClient> for Config {
     fn from(client: SentinelClient) -> Config {
         // One task at a time asks the sentinels.
         let sentinels = Arc::new(Mutex::new(client));
-        Config::of("the primary of the sentinels".to_owned(), move |within| {
+        let name = "the primary of the sentinels".to_owned();
+        let mut config = Config::of(name, move |within| {
             let sentinels = Arc::clone(&sentinels);
             async move {
                 let client = sentinels.lock().await.async_get_client().await?;
                 connect(client, within).await
             }
-        })
+        });
+        config.servers.attempts = ATTEMPTS_TO_OPEN;
+        config
     }
 }
 
@@ -127,6 +129,7 @@ impl From<ClusterClient> for Config {
                 Ok(Wire::Cluster(opened))
             }
         });
+        config.servers.attempts = ATTEMPTS_TO_OPEN;
         config.servers.is_cluster = true;
         config
     }
@@ -138,6 +141,17 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("command_timeout", &self.command_timeout)
             .finish_non_exhaustive()
+    }
+}
+
+impl Servers {
+    /// Opens a connection. `within` is the longest time of one command.
+    pub(crate) async fn open(self, within: Duration) -> Result<Wire, Failure> {
+        let longest = (within * self.attempts).max(TIME_TO_CONNECT);
+        match timeout(longest, (self.open)(within)).await {
+            Ok(opened) => opened.map_err(|error| Failure::of(error, &self.name, &[])),
+            Err(_) => Err(Failure::late(&self.name, longest)),
+        }
     }
 }
 

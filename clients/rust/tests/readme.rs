@@ -8,6 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use redis::Value;
 use support::Server;
 
 /// Returns the code blocks of a language, in their order.
@@ -104,12 +105,12 @@ fn a_first_lock_is_waited_for() {
         }
         newcomer.build(source, &server);
         // Held until both programs wait, however long the second program takes to start.
-        server.call("LOCK.ACQUIRE orders:42 other PX 600000");
+        server.call::<Value>("LOCK.ACQUIRE orders:42 other PX 600000");
         let first = newcomer.start();
         server.until_waiters("orders:42", 1);
         let second = newcomer.start();
         server.until_waiters("orders:42", 2);
-        server.call("LOCK.RELEASE orders:42 other");
+        server.call::<Value>("LOCK.RELEASE orders:42 other");
         let (first, second) = (said(first), said(second));
         assert!(fence(&second) > fence(&first), "{first:?} {second:?}");
         for said in [&first, &second] {

@@ -31,19 +31,21 @@ fn spent(act: impl FnOnce()) -> Duration {
     used() - before
 }
 
-fn raw() -> [Cmd; 2] {
+fn raw() -> impl Iterator<Item = Cmd> {
     let mut acquire = cmd("LOCK.ACQUIRE");
     acquire.arg("raw").arg("token").arg("PX").arg(30_000);
     let mut release = cmd("LOCK.RELEASE");
     release.arg("raw").arg("token");
-    [acquire, release]
+    (0..PAIRS).flat_map(move |_| [acquire.clone(), release.clone()])
 }
 
-/// Compares the best of some rounds, each of which returns the times of the raw commands and of
-/// the pairs.
-fn compare(mut round: impl FnMut() -> [Duration; 2]) {
-    round();
-    let rounds: Vec<_> = (0..ROUNDS).map(|_| round()).collect();
+/// Compares the best of some rounds of the raw commands and of the pairs.
+fn compare(mut raw: impl FnMut(), mut pairs: impl FnMut()) {
+    raw();
+    pairs();
+    let rounds: Vec<_> = (0..ROUNDS)
+        .map(|_| [spent(&mut raw), spent(&mut pairs)])
+        .collect();
     let [raw, pairs] = [0, 1].map(|index| {
         let best = rounds.iter().map(|it| it[index]).min();
         best.expect("a round").as_secs_f64() * 1e6 / f64::from(PAIRS)
@@ -58,19 +60,12 @@ fn a_pair_of_threads_costs_little() {
     let server = Server::start();
     let mut connection = server.client().get_connection().expect("a connection");
     let lock = Locks::new(server.client()).lock("k").expect("a lock");
-    compare(|| {
-        let by_hand = spent(|| {
-            for command in (0..PAIRS).flat_map(|_| raw()) {
-                command.exec(&mut connection).expect("an answer");
-            }
-        });
-        let pairs = spent(|| {
-            for _ in 0..PAIRS {
-                let grant = lock.acquire(None).expect("an answer").expect("the lock");
-                assert!(grant.release().expect("an answer"));
-            }
-        });
-        [by_hand, pairs]
+    let by_hand = || raw().for_each(|it| it.exec(&mut connection).expect("an answer"));
+    compare(by_hand, || {
+        for _ in 0..PAIRS {
+            let grant = lock.acquire(None).expect("an answer").expect("the lock");
+            assert!(grant.release().expect("an answer"));
+        }
     });
 }
 
@@ -79,28 +74,23 @@ fn a_pair_of_threads_costs_little() {
 fn a_pair_of_tasks_costs_little() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let connect = server.client();
-    let connect = connect.get_multiplexed_async_connection();
+    let client = server.client();
+    let connect = client.get_multiplexed_async_connection();
     let mut connection = runtime.block_on(connect).expect("a connection");
     let lock = aio::Locks::new(server.client()).lock("k").expect("a lock");
-    compare(|| {
-        let by_hand = spent(|| {
-            runtime.block_on(async {
-                for command in (0..PAIRS).flat_map(|_| raw()) {
-                    let done = command.exec_async(&mut connection).await;
-                    done.expect("an answer");
-                }
-            });
-        });
-        let pairs = spent(|| {
-            runtime.block_on(async {
-                for _ in 0..PAIRS {
-                    let grant = lock.acquire(None).await.expect("an answer");
-                    let grant = grant.expect("the lock");
-                    assert!(grant.release().await.expect("an answer"));
-                }
-            });
-        });
-        [by_hand, pairs]
-    });
+    let mut by_hand = async || {
+        for command in raw() {
+            command
+                .exec_async(&mut connection)
+                .await
+                .expect("an answer");
+        }
+    };
+    let pairs = async || {
+        for _ in 0..PAIRS {
+            let grant = lock.acquire(None).await.expect("an answer");
+            assert!(grant.expect("the lock").release().await.expect("an answer"));
+        }
+    };
+    compare(|| runtime.block_on(by_hand()), || runtime.block_on(pairs()));
 }

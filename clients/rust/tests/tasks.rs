@@ -39,14 +39,14 @@ async fn an_acquire_dropped_at_any_moment_leaves_nothing_behind() {
     for round in 0..400 {
         let is_held = round % 2 == 0;
         if is_held {
-            server.call("LOCK.ACQUIRE k other PX 60000");
+            server.acquire_as_other();
         }
         let after = Duration::from_micros(round * 7);
         let _ = timeout(after, async { acquire(&lock).await.lost().await }).await;
         locks.settled().await;
         assert_eq!(server.waiters("k"), 0, "round {round}");
         if is_held {
-            server.call("LOCK.RELEASE k other");
+            server.release_as_other();
         }
         assert!(server.is_free("k"), "round {round}");
     }

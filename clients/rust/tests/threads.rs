@@ -49,11 +49,11 @@ fn the_drop_of_a_grant_ends_in_time_and_goes_on() {
     let config = Config::from(server.client()).command_timeout(timeout);
     let locks = Locks::new(config.expect("a timeout"));
     let grant = acquire(&lock(&locks, "k", Options::new()));
-    server.pause();
+    server.process.freeze().expect("it stands still");
     let began = Instant::now();
     drop(grant);
     let took = began.elapsed();
-    server.resume();
+    server.process.thaw().expect("it goes on");
     assert!(took >= timeout && took < 2 * timeout, "{took:?}");
     server.until_free("k");
 }
@@ -174,7 +174,7 @@ fn a_guarded_block_may_release_all_locks() {
     let lock = lock(&locks, "k", Options::new().wait(SHORT));
     let released = lock.with(|_| locks.release_all());
     assert_eq!(released.expect("a result"), 1);
-    server.call("LOCK.ACQUIRE k other PX 60000");
+    server.acquire_as_other();
     let not_acquired = lock.with(|_| Ok::<_, Error>(()));
     assert!(matches!(not_acquired, Err(Error::NotAcquired)));
 }
@@ -193,7 +193,7 @@ fn a_grant_is_released_once() {
 #[test]
 fn a_switch_ends_all_its_waits() {
     let server = Server::start();
-    server.call("LOCK.ACQUIRE k other PX 60000");
+    server.acquire_as_other();
     let (locks, cancel) = (locks(&server), Cancel::new());
     let lock = lock(&locks, "k", Options::new());
     thread::scope(|scope| {
@@ -221,10 +221,8 @@ fn a_lock_that_is_released_after_a_while_stays_without_its_connection() {
         let check = format!("LOCK.CHECK k {}", token(&grant));
         assert!(grant.release_after(LONG / 2).expect("an answer"));
         server.kill_connections();
-        match server.call(&check) {
-            redis::Value::Int(left) => assert!((1..=15_000).contains(&left), "{left}"),
-            other => panic!("{other:?}"),
-        }
+        let left: i64 = server.call(&check);
+        assert!((1..=15_000).contains(&left), "{left}");
         server.delete("k");
     }
 }
@@ -303,7 +301,7 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
     }
     let timeout = Config::from(server.client()).command_timeout(zero);
     assert_eq!(refused(timeout), "command_timeout");
-    assert_eq!(server.connections(), Vec::<String>::new());
+    assert_eq!(server.connections(), 0);
     let grant = acquire(&lock);
     for lease in [zero, far, Duration::from_secs(1)] {
         assert_eq!(refused(grant.extend(lease)), "lease");
@@ -326,7 +324,7 @@ fn no_text_has_the_password() {
 
 #[test]
 fn a_server_without_hello_is_served() {
-    let server = Server::without_hello();
+    let server = Server::with_lines(&["rename-command HELLO \"\""]);
     let lock = lock(&locks(&server), "k", Options::new());
     assert!(acquire(&lock).release().expect("an answer"));
     // A client that sends it gets another error than that of a missing module.

@@ -2,55 +2,43 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+use std::collections::HashMap;
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::{Client, Commands, Value};
+use redis::{from_redis_value, Client, FromRedisValue, Value};
 use redis_lock_rig::{Plan, Process};
 use tempfile::TempDir;
 
 /// The time limit of every wait of the tests.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A server with the module, which ends when this is dropped.
 pub struct Server {
-    process: Process,
+    pub process: Process,
     _dir: TempDir,
 }
 
 impl Server {
     pub fn start() -> Server {
-        Server::of(Plan {
-            module: Some(module()),
-            ..Plan::new(&program())
-        })
+        Server::with_lines(&[])
     }
 
-    pub fn without_hello() -> Server {
-        Server::of(Plan {
-            module: Some(module()),
-            lines: vec!["rename-command HELLO \"\"".to_owned()],
-            ..Plan::new(&program())
-        })
-    }
-
-    fn of(plan: Plan) -> Server {
+    /// Starts a server with these lines in its configuration.
+    pub fn with_lines(lines: &[&str]) -> Server {
         let dir = tempfile::tempdir().expect("a folder");
+        let path = |variable| PathBuf::from(env::var_os(variable).expect(variable));
+        let plan = Plan {
+            module: Some(path("REDIS_LOCK_MODULE")),
+            lines: lines.iter().map(|line| line.to_string()).collect(),
+            ..Plan::new(&path("REDIS_SERVER"))
+        };
         Server {
             process: Process::start(plan, dir.path()).expect("a server"),
             _dir: dir,
         }
-    }
-
-    /// Lets the server stand still until `resume`.
-    pub fn pause(&self) {
-        self.process.freeze().expect("a server that stands still");
-    }
-
-    pub fn resume(&self) {
-        self.process.thaw().expect("a server that goes on");
     }
 
     pub fn url(&self) -> String {
@@ -62,65 +50,51 @@ impl Server {
     }
 
     /// Returns the reply to a command whose words contain no spaces.
-    pub fn call(&self, command: &str) -> Value {
-        let mut words = command.split(' ');
-        let mut cmd = redis::cmd(words.next().expect("a command"));
-        words.for_each(|word| {
-            cmd.arg(word);
-        });
-        let mut connection = self.client().get_connection().expect("a connection");
-        cmd.query(&mut connection).expect(command)
+    pub fn call<T: FromRedisValue>(&self, command: &str) -> T {
+        self.process.ask(command).expect(command)
+    }
+
+    pub fn acquire_as_other(&self) {
+        self.call::<Value>("LOCK.ACQUIRE k other PX 60000");
+    }
+
+    pub fn release_as_other(&self) {
+        self.call::<Value>("LOCK.RELEASE k other");
+    }
+
+    pub fn delete(&self, key: &str) {
+        self.call::<Value>(&format!("DEL {key}"));
     }
 
     /// Returns the number of waiters for a key.
-    pub fn waiters(&self, key: &str) -> i64 {
-        let Value::Array(info) = self.call(&format!("LOCK.INFO {key}")) else {
-            return 0;
-        };
-        let at = info
-            .iter()
-            .position(|it| *it == Value::BulkString(b"waiters".to_vec()));
-        match at.map(|at| &info[at + 1]) {
-            Some(Value::Int(waiters)) => *waiters,
-            other => panic!("no waiters: {other:?}"),
-        }
+    pub fn waiters(&self, key: &str) -> u64 {
+        let info: Option<HashMap<String, Value>> = self.call(&format!("LOCK.INFO {key}"));
+        let waiters = info.map(|mut info| info.remove("waiters").expect("a number"));
+        waiters.map_or(0, |it| from_redis_value(it).expect("a number"))
     }
 
-    pub fn until_waiters(&self, key: &str, count: i64) {
-        until(&format!("{count} wait for {key}"), || {
-            self.waiters(key) == count
-        });
+    pub fn until_waiters(&self, key: &str, count: u64) {
+        until("they wait", || self.waiters(key) == count);
     }
 
     pub fn is_free(&self, key: &str) -> bool {
-        self.call(&format!("LOCK.INFO {key}")) == Value::Nil
+        self.call::<Value>(&format!("LOCK.INFO {key}")) == Value::Nil
     }
 
     /// Waits until the key has neither a holder nor a waiter.
     pub fn until_free(&self, key: &str) {
-        until(&format!("{key} is free"), || self.is_free(key));
+        until("the lock is free", || self.is_free(key));
     }
 
     /// Kills all connections except the one that sends the command.
     pub fn kill_connections(&self) {
-        self.call("CLIENT KILL TYPE normal");
-        self.call("CLIENT KILL TYPE pubsub");
+        self.call::<Value>("CLIENT KILL TYPE normal");
     }
 
-    /// Returns the ids of all connections except the one that sends the command.
-    pub fn connections(&self) -> Vec<String> {
-        let Value::BulkString(list) = self.call("CLIENT LIST") else {
-            panic!("no list");
-        };
-        let list = String::from_utf8_lossy(&list);
-        let others = list.lines().filter(|line| !line.contains("cmd=client"));
-        let ids = others.filter_map(|line| line.split(' ').next());
-        ids.map(str::to_owned).collect()
-    }
-
-    pub fn delete(&self, key: &str) {
-        let mut connection = self.client().get_connection().expect("a connection");
-        let _: i64 = connection.del(key).expect("DEL");
+    /// Returns the number of connections except the one that sends the command.
+    pub fn connections(&self) -> usize {
+        let list: String = self.call("CLIENT LIST");
+        list.lines().filter(|it| !it.contains("cmd=client")).count()
     }
 }
 
@@ -128,32 +102,7 @@ impl Server {
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(
-            start.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}"
-        );
+        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-fn program() -> PathBuf {
-    if let Some(program) = env::var_os("REDIS_SERVER") {
-        return program.into();
-    }
-    let path = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&path).find_map(|dir| {
-        let programs = ["redis-server", "valkey-server"].map(|name| dir.join(name));
-        programs.into_iter().find(|it| it.is_file())
-    });
-    found.expect("redis-server or valkey-server in PATH, or its path in REDIS_SERVER")
-}
-
-fn module() -> PathBuf {
-    let built = || {
-        let name = format!("libredis_lock{}", env::consts::DLL_SUFFIX);
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../target/release")
-            .join(name)
-    };
-    env::var_os("REDIS_LOCK_MODULE").map_or_else(built, PathBuf::from)
 }
