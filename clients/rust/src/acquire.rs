@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::crowd::{Crowd, Member};
 use crate::error::{Error, Failure, Kind};
 use crate::hold::Hold;
-use crate::observer::{tell, Outcome};
+use crate::observer::Outcome;
 use crate::recipe::Wait;
 use crate::servers::LONGEST_WAIT;
 
@@ -46,7 +46,7 @@ impl<'a> Acquire<'a> {
     pub(crate) fn new(core: &'a Arc<Core>, call: Call, limit: Option<Duration>) -> Acquire<'a> {
         let began = Instant::now();
         let time = match limit {
-            Some(Duration::ZERO) => core.commands.timeout,
+            Some(Duration::ZERO) => core.commands.config.command_timeout,
             limit => limit.unwrap_or(Duration::MAX),
         };
         Acquire {
@@ -90,7 +90,7 @@ impl<'a> Acquire<'a> {
         }
         self.has_waited = true;
         // The acquires that ask hear from the server at each sign of life, and note failures.
-        let longest = SIGN_OF_LIFE + core.commands.timeout;
+        let longest = SIGN_OF_LIFE + core.commands.config.command_timeout;
         let replied_at = *crowd.replied_at.lock();
         match replied_at.is_some_and(|at| at.elapsed() <= longest) {
             true => Ok(None),
@@ -149,7 +149,7 @@ impl<'a> Acquire<'a> {
         let wait = (self.has_waited && !self.is_try()).then(|| self.wait(asked_at));
         // The server replies to a command with replicas within the command timeout.
         let replicas = recipe.options.replicas;
-        let replicated = replicas.map_or(Duration::ZERO, |_| commands.timeout);
+        let replicated = replicas.map_or(Duration::ZERO, |_| commands.config.command_timeout);
         let blocks = wait.map_or(Duration::ZERO, |wait| wait.block) + replicated;
         let attempt = asked_at + commands.attempt + blocks;
         let end = attempt.min(self.until + GRACE + replicated);
@@ -180,7 +180,7 @@ impl<'a> Acquire<'a> {
     /// Returns the wait of a part of the time that is left. The last one leaves no place.
     fn wait(&self, asked_at: Instant) -> Wait {
         let (recipe, left) = (&self.call.recipe, self.until - asked_at);
-        let sign_of_life = match self.core.commands.servers.is_cluster {
+        let sign_of_life = match self.core.commands.config.is_cluster {
             // Its client may have a limit of its own for all replies.
             true => LONGEST_WAIT,
             false => SIGN_OF_LIFE,
@@ -230,7 +230,7 @@ impl Drop for Acquire<'_> {
         }
         if !is_granted || self.has_waited {
             let (subject, time) = (self.call.recipe.subject(None), self.began.elapsed());
-            tell(|| commands.observer.waited(&subject, time, self.outcome));
+            commands.tell(|it| it.waited(&subject, time, self.outcome));
         }
     }
 }

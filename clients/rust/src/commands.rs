@@ -8,11 +8,11 @@ use redis::{Cmd, Value};
 use tokio::time::{sleep, sleep_until, timeout_at, Instant};
 
 use crate::background::Background;
-use crate::error::{Error, Failure, Kind};
+use crate::error::{Failure, Kind};
 use crate::mutex::Mutex;
 use crate::observer::{tell, Observer};
 use crate::recipe::Recipe;
-use crate::servers::{Config, Servers, Wire};
+use crate::servers::{Config, Wire};
 
 /// The pause after the first failure, and the longest one.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -60,11 +60,9 @@ pub(crate) type Link = Shared<BoxFuture<'static, Result<Wire, Failure>>>;
 
 /// The connections of a `Locks`, and what its commands have in common.
 pub(crate) struct Commands {
-    pub(crate) servers: Servers,
-    pub(crate) timeout: Duration,
+    pub(crate) config: Config,
     /// The longest time of one command.
     pub(crate) attempt: Duration,
-    pub(crate) observer: Arc<dyn Observer>,
     /// The connection that calls share, and when it began to open.
     shared: Mutex<Option<(Instant, Link)>>,
     idle: Mutex<Vec<Link>>,
@@ -76,11 +74,9 @@ impl Commands {
     pub(crate) fn new(config: Config) -> Commands {
         let timeout = config.command_timeout;
         Commands {
-            servers: config.servers,
-            timeout,
             // There is time for another server.
             attempt: (timeout / 3).max(timeout.min(SHORTEST_ATTEMPT)),
-            observer: config.observer,
+            config,
             shared: Mutex::default(),
             idle: Mutex::default(),
             known_outage: Mutex::default(),
@@ -103,7 +99,7 @@ impl Commands {
 
     /// Opens a connection, also if its caller leaves meanwhile.
     fn open(&self, background: &Background) -> Link {
-        let link = self.servers.clone().open(self.attempt).boxed().shared();
+        let link = self.config.clone().open(self.attempt).boxed().shared();
         background.start(link.clone().map(drop));
         link
     }
@@ -130,27 +126,28 @@ impl Commands {
         if known.as_ref().is_none_or(|(_, at)| at.elapsed() >= OUTAGE) {
             *known = Some((key.to_vec(), Instant::now()));
             drop(known);
-            self.unavailable(&failure.error);
+            self.tell(|it| it.unavailable(&failure.error));
         }
     }
 
     /// Returns the end of a call that begins now.
     pub(crate) fn ends(&self) -> Instant {
-        Instant::now() + self.timeout
+        Instant::now() + self.config.command_timeout
     }
 
     /// Returns the failure of a command that got no reply in time.
     pub(crate) fn late(&self, within: Duration) -> Failure {
-        Failure::late(&self.servers.name, within)
+        Failure::late(&self.config.name, within)
     }
 
-    pub(crate) fn unavailable(&self, error: &Error) {
-        tell(|| self.observer.unavailable(error));
+    /// Tells the observer of an event.
+    pub(crate) fn tell(&self, event: impl FnOnce(&dyn Observer)) {
+        tell(|| event(&*self.config.observer));
     }
 
     /// Notes that the server of a key replies. In a cluster another server may still be down.
     fn replied(&self, key: &[u8]) {
-        let is_cluster = self.servers.is_cluster;
+        let is_cluster = self.config.is_cluster;
         let mut known = self.known_outage.lock();
         known.take_if(|(of, _)| !is_cluster || of == key);
     }
@@ -205,7 +202,7 @@ impl Call {
             }
             Ok(Err(error)) => {
                 self.unanswered -= usize::from(error.code().is_some());
-                Failure::of(error, &commands.servers.name, &self.token)
+                Failure::of(error, &commands.config.name, &self.token)
             }
             Err(_) => late(),
         };

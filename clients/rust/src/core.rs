@@ -16,7 +16,6 @@ use crate::crowd::Crowds;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::mutex::Mutex;
-use crate::observer::tell;
 use crate::options::{not_too_long, rule};
 use crate::recipe::Recipe;
 use crate::servers::Config;
@@ -91,7 +90,7 @@ impl Core {
 
     fn granted(self: &Arc<Core>, hold: &Arc<Hold>) {
         self.keep(hold);
-        tell(|| self.commands.observer.granted(&hold.subject()));
+        self.commands.tell(|it| it.granted(&hold.subject()));
     }
 
     /// Releases all grants that are held. Returns how many still held.

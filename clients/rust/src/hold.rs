@@ -167,7 +167,7 @@ impl Hold {
             };
             if failure.kind == Kind::Final && !is_told {
                 is_told = true;
-                self.core.commands.unavailable(&failure.error);
+                self.call.commands.tell(|it| it.unavailable(&failure.error));
             }
             let next = later(Instant::now(), length / 10);
             if next >= deadline {
@@ -189,7 +189,7 @@ impl Hold {
 
     /// Sets the lease, also of a grant that another process acquired.
     pub(crate) async fn set_lease(self: &Arc<Hold>, lease: Duration) -> Result<bool, Error> {
-        let until = self.core.commands.ends();
+        let until = self.call.commands.ends();
         let is_held = self.extend_by(lease, until, Caller::Waits).await?;
         if is_held {
             self.lease.lock().length = lease;
@@ -262,7 +262,7 @@ impl Hold {
             let thread = move || tell(|| on_lost(&hold.subject()));
             self.call.background.runtime.spawn_blocking(thread);
         }
-        tell(|| self.core.commands.observer.lost(&self.subject()));
+        self.call.commands.tell(|it| it.lost(&self.subject()));
         if let Some(link) = self.session.lock().take() {
             // Its close releases the lock, which still has a margin.
             self.call.close(link, self.call.recipe.margin());
@@ -296,7 +296,7 @@ impl Hold {
             return Err(Error::NotHeld);
         }
         let leaving = Leaving(self);
-        let left = self.leave(self.core.commands.ends(), Caller::Waits).await;
+        let left = self.leave(self.call.commands.ends(), Caller::Waits).await;
         let failure = match left {
             Ok(is_held) => {
                 forget(leaving);
@@ -319,9 +319,8 @@ impl Hold {
             return None;
         }
         let released = self.release().await;
-        released
-            .inspect_err(|error| self.core.commands.unavailable(error))
-            .ok()
+        let failed = |error: &Error| self.call.commands.tell(|it| it.unavailable(error));
+        released.inspect_err(failed).ok()
     }
 
     /// Lets the lock stay for a time after its release.

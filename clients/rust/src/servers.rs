@@ -33,21 +33,15 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is passed to `Locks::new`"]
 pub struct Config {
-    pub(crate) servers: Servers,
-    pub(crate) command_timeout: Duration,
-    pub(crate) observer: Arc<dyn Observer>,
-}
-
-/// The program's client.
-#[derive(Clone)]
-pub(crate) struct Servers {
     /// The servers' name for people.
     pub(crate) name: String,
     pub(crate) is_cluster: bool,
     /// The attempts whose time one connection may take to open.
     attempts: u32,
     /// Opens a connection. Its argument is the longest time of one command.
-    open: Arc<dyn Fn(Duration) -> BoxFuture<'static, RedisResult<Wire>> + Send + Sync>,
+    connect: Arc<dyn Fn(Duration) -> BoxFuture<'static, RedisResult<Wire>> + Send + Sync>,
+    pub(crate) command_timeout: Duration,
+    pub(crate) observer: Arc<dyn Observer>,
 }
 
 /// A function that opens connections.
@@ -60,12 +54,10 @@ impl Config {
         F: Future<Output = RedisResult<Wire>> + Send + 'static,
     {
         Config {
-            servers: Servers {
-                name,
-                is_cluster: false,
-                attempts: 1,
-                open: Arc::new(move |within| open(within).boxed()),
-            },
+            name,
+            is_cluster: false,
+            attempts: 1,
+            connect: Arc::new(move |within| open(within).boxed()),
             command_timeout: Duration::from_secs(1),
             observer: Arc::new(Log),
         }
@@ -90,6 +82,15 @@ impl Config {
         self.observer = Arc::new(observer);
         self
     }
+
+    /// Opens a connection. `within` is the longest time of one command.
+    pub(crate) async fn open(self, within: Duration) -> Result<Wire, Failure> {
+        let longest = (within * self.attempts).max(TIME_TO_CONNECT);
+        match timeout(longest, (self.connect)(within)).await {
+            Ok(opened) => opened.map_err(|error| Failure::of(error, &self.name, &[])),
+            Err(_) => Err(Failure::late(&self.name, longest)),
+        }
+    }
 }
 
 impl From<Client> for Config {
@@ -111,7 +112,7 @@ impl From<SentinelClient> for Config {
                 connect(client, within).await
             }
         });
-        config.servers.attempts = ATTEMPTS_TO_OPEN;
+        config.attempts = ATTEMPTS_TO_OPEN;
         config
     }
 }
@@ -129,8 +130,8 @@ impl From<ClusterClient> for Config {
                 Ok(Wire::Cluster(opened))
             }
         });
-        config.servers.attempts = ATTEMPTS_TO_OPEN;
-        config.servers.is_cluster = true;
+        config.attempts = ATTEMPTS_TO_OPEN;
+        config.is_cluster = true;
         config
     }
 }
@@ -141,17 +142,6 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("command_timeout", &self.command_timeout)
             .finish_non_exhaustive()
-    }
-}
-
-impl Servers {
-    /// Opens a connection. `within` is the longest time of one command.
-    pub(crate) async fn open(self, within: Duration) -> Result<Wire, Failure> {
-        let longest = (within * self.attempts).max(TIME_TO_CONNECT);
-        match timeout(longest, (self.open)(within)).await {
-            Ok(opened) => opened.map_err(|error| Failure::of(error, &self.name, &[])),
-            Err(_) => Err(Failure::late(&self.name, longest)),
-        }
     }
 }
 
