@@ -61,7 +61,7 @@ impl Drop for Working {
 /// The runtime of a grant, and of what a call leaves to do.
 #[derive(Clone)]
 pub(crate) struct Background {
-    pub(crate) runtime: Handle,
+    runtime: Handle,
     works: Works,
 }
 

@@ -9,6 +9,7 @@ use redis::{cmd, Cmd, Value};
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout, Instant};
 
+use crate::background::in_thread;
 use crate::commands::{later, Call, Caller, Link};
 use crate::core::Core;
 use crate::error::{Error, Failure, Kind};
@@ -258,9 +259,11 @@ impl Hold {
         }
         self.core.forget(self);
         if let Some(OnLost(on_lost)) = self.call.recipe.options.on_lost.clone() {
-            let hold = Arc::clone(self);
-            let thread = move || tell(|| on_lost(&hold.subject()));
-            self.call.background.runtime.spawn_blocking(thread);
+            let (hold, calls) = (Arc::clone(self), Arc::clone(&on_lost));
+            // Without more threads, the program must hear of the loss nevertheless.
+            if !in_thread(move || tell(|| calls(&hold.subject()))) {
+                tell(|| on_lost(&self.subject()));
+            }
         }
         self.call.commands.tell(|it| it.lost(&self.subject()));
         if let Some(link) = self.session.lock().take() {

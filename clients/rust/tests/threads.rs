@@ -29,17 +29,17 @@ fn acquire(lock: &Lock) -> Grant {
     lock.acquire(None).expect("an answer").expect("the lock")
 }
 
+/// Returns a server, and locks with a lock there.
+fn stage(options: Options) -> (Server, Locks, Lock) {
+    let server = Server::start();
+    let locks = locks(&server);
+    let lock = lock(&locks, "k", options);
+    (server, locks, lock)
+}
+
 /// Returns the token, as an argument of a command.
 fn token(grant: &Grant) -> String {
     String::from_utf8_lossy(grant.token()).into_owned()
-}
-
-#[test]
-fn a_grant_that_goes_out_of_scope_is_released() {
-    let server = Server::start();
-    let lock = lock(&locks(&server), "k", Options::new());
-    drop(acquire(&lock));
-    assert!(server.is_free("k"));
 }
 
 #[test]
@@ -47,8 +47,10 @@ fn the_drop_of_a_grant_ends_in_time_and_goes_on() {
     let server = Server::start();
     let timeout = Duration::from_millis(400);
     let config = Config::from(server.client()).command_timeout(timeout);
-    let locks = Locks::new(config.expect("a timeout"));
-    let grant = acquire(&lock(&locks, "k", Options::new()));
+    let lock = lock(&Locks::new(config.expect("a timeout")), "k", Options::new());
+    drop(acquire(&lock));
+    assert!(server.is_free("k"));
+    let grant = acquire(&lock);
     server.process.freeze().expect("it stands still");
     let began = Instant::now();
     drop(grant);
@@ -64,8 +66,7 @@ fn a_grant_can_end_with_its_thread() {
         static HELD: RefCell<Option<Grant>> = const { RefCell::new(None) };
     }
 
-    let server = Server::start();
-    let lock = lock(&locks(&server), "k", Options::new());
+    let (server, _, lock) = stage(Options::new());
     let thread = thread::spawn(move || {
         // The first one used is dropped last, after tokio's own state of this thread.
         HELD.set(None);
@@ -168,26 +169,18 @@ fn one_caller_computes() {
 }
 
 #[test]
-fn a_guarded_block_may_release_all_locks() {
-    let server = Server::start();
-    let locks = locks(&server);
-    let lock = lock(&locks, "k", Options::new().wait(SHORT));
+fn all_grants_are_released_at_once() {
+    let (server, locks, lock) = stage(Options::new().wait(SHORT));
+    let grant = acquire(&lock);
+    assert_eq!(locks.release_all().expect("an answer"), 1);
+    assert!(!grant.is_lost());
+    assert!(!grant.extend(LONG).expect("an answer"));
+    assert!(matches!(grant.release(), Err(Error::NotHeld)));
     let released = lock.with(|_| locks.release_all());
     assert_eq!(released.expect("a result"), 1);
     server.acquire_as_other();
     let not_acquired = lock.with(|_| Ok::<_, Error>(()));
     assert!(matches!(not_acquired, Err(Error::NotAcquired)));
-}
-
-#[test]
-fn a_grant_is_released_once() {
-    let server = Server::start();
-    let locks = locks(&server);
-    let grant = acquire(&lock(&locks, "k", Options::new()));
-    assert_eq!(locks.release_all().expect("an answer"), 1);
-    assert!(!grant.is_lost());
-    assert!(!grant.extend(LONG).expect("an answer"));
-    assert!(matches!(grant.release(), Err(Error::NotHeld)));
 }
 
 #[test]
@@ -229,24 +222,18 @@ fn a_lock_that_is_released_after_a_while_stays_without_its_connection() {
 
 #[test]
 fn a_session_is_lost_with_its_connection() {
-    let server = Server::start();
-    let locks = locks(&server);
-    let lock = lock(&locks, "k", Options::new().session());
+    let (server, _, lock) = stage(Options::new().session());
+    let cut_off = || {
+        let grant = acquire(&lock);
+        server.kill_connections();
+        server.until_free("k");
+        grant
+    };
     assert!(acquire(&lock).release().expect("an answer"));
-    let [extended, released] = [acquire(&lock), acquire_after_kill(&server, &lock)];
+    let extended = cut_off();
     assert!(!extended.extend(LONG).expect("an answer"));
     assert!(extended.is_lost());
-    server.kill_connections();
-    server.until_free("k");
-    assert!(!released.release().expect("an answer"));
-    assert!(lock.acquire(SHORT).expect("an answer").is_some());
-}
-
-/// Acquires a lock whose session's connection is killed meanwhile.
-fn acquire_after_kill(server: &Server, lock: &Lock) -> Grant {
-    server.kill_connections();
-    server.until_free("k");
-    acquire(lock)
+    assert!(!cut_off().release().expect("an answer"));
 }
 
 #[test]

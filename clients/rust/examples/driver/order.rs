@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use redis::cluster::ClusterClient;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, RedisResult};
+use redis::{
+    Client, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
+};
 use redis_lock_client::{Config, Error, Options};
 use serde_json::{json, Value};
 
@@ -34,22 +36,10 @@ pub enum Program {
 }
 
 impl Program {
-    /// Returns a function that appends to a list.
-    pub fn writer(&self, list: Option<String>) -> Result<Box<dyn FnMut(i64)>, Refused> {
-        let append = move |value: i64| {
-            let mut command = Cmd::new();
-            command.arg("RPUSH").arg(&list).arg(value);
-            command
-        };
+    pub fn connect(&self) -> RedisResult<Box<dyn ConnectionLike>> {
         Ok(match self {
-            Program::One(client) => {
-                let mut connection = client.get_connection()?;
-                Box::new(move |value| drop(append(value).exec(&mut connection)))
-            }
-            Program::Cluster(client) => {
-                let mut connection = client.get_connection()?;
-                Box::new(move |value| drop(append(value).exec(&mut connection)))
-            }
+            Program::One(client) => Box::new(client.get_connection()?),
+            Program::Cluster(client) => Box::new(client.get_connection()?),
         })
     }
 }

@@ -127,7 +127,11 @@ impl Driver {
             }
             "write" => {
                 let program = self.state().program.clone().ok_or(Refused::Misuse)?;
-                let append = program.writer(order.text("list"))?;
+                let (mut connection, list) = (program.connect()?, order.text("list"));
+                let append = |fence| {
+                    let mut append = redis::cmd("RPUSH");
+                    let _ = append.arg(&list).arg(fence).exec(&mut *connection);
+                };
                 write(&self.named(&name), order.time("wait_ms")?, append)?;
                 ok(true)
             }
