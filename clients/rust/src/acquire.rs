@@ -11,7 +11,7 @@ use tokio::time::{timeout_at, Instant};
 use crate::commands::{later, paused, Call, Caller, Link, FIRST_PAUSE};
 use crate::core::Core;
 use crate::crowd::{Crowd, Member};
-use crate::error::{Error, Failure, Kind};
+use crate::error::Error;
 use crate::hold::Hold;
 use crate::observer::Outcome;
 use crate::recipe::Wait;
@@ -69,16 +69,16 @@ impl<'a> Acquire<'a> {
         self.outcome = match &acquired {
             Ok(Some(_)) => Outcome::Granted,
             Ok(None) => Outcome::NotAcquired,
-            Err(failure) if matches!(failure.error, Error::Cancelled) => Outcome::Cancelled,
+            Err(Error::Cancelled) => Outcome::Cancelled,
             Err(_) => Outcome::Failed,
         };
-        if acquired.as_ref().is_err_and(Failure::is_outage) {
+        if acquired.as_ref().is_err_and(Error::is_outage) {
             self.caller = Caller::Waits;
         }
-        Ok(acquired?)
+        acquired
     }
 
-    async fn acquire(&mut self) -> Result<Option<Arc<Hold>>, Failure> {
+    async fn acquire(&mut self) -> Result<Option<Arc<Hold>>, Error> {
         let (core, recipe) = (self.core, Arc::clone(&self.call.recipe));
         let member = Member::new(&core.crowds, &recipe.keys);
         let crowd = &member.crowd;
@@ -102,7 +102,7 @@ impl<'a> Acquire<'a> {
         self.limit == Some(Duration::ZERO)
     }
 
-    async fn ask_until_granted(&mut self, crowd: &Crowd) -> Result<Option<Arc<Hold>>, Failure> {
+    async fn ask_until_granted(&mut self, crowd: &Crowd) -> Result<Option<Arc<Hold>>, Error> {
         let (mut pause, mut is_refused) = (FIRST_PAUSE, false);
         loop {
             let asked_at = Instant::now();
@@ -123,13 +123,13 @@ impl<'a> Acquire<'a> {
                     self.has_waited = true;
                 }
                 // The end of a limit says nothing about the server.
-                Err(failure) if is_refused && is_over && failure.kind == Kind::Late => {
+                Err(failure) if is_refused && is_over && failure.is_late() => {
                     return Ok(None);
                 }
                 Err(failure) if !failure.is_outage() => return Err(failure),
                 Err(failure) => {
                     (is_refused, self.has_waited) = (false, true);
-                    if !is_over || failure.kind != Kind::Late {
+                    if !is_over || !failure.is_late() {
                         *crowd.replied_at.lock() = None;
                     }
                     if self.limit.is_none() {
@@ -144,7 +144,7 @@ impl<'a> Acquire<'a> {
     }
 
     /// Asks once, and returns the fence of a grant.
-    async fn ask(&mut self, asked_at: Instant) -> Result<Option<i64>, Failure> {
+    async fn ask(&mut self, asked_at: Instant) -> Result<Option<i64>, Error> {
         let (commands, recipe) = (&self.core.commands, Arc::clone(&self.call.recipe));
         let wait = (self.has_waited && !self.is_try()).then(|| self.wait(asked_at));
         // The server replies to a command with replicas within the command timeout.
@@ -161,7 +161,7 @@ impl<'a> Acquire<'a> {
         };
         let asked = self.call.ask(slot, &command, blocks, end).await;
         let reply = asked.inspect_err(|failure| {
-            self.has_trace |= matches!(failure.error, Error::NotReplicated(_));
+            self.has_trace |= matches!(failure, Error::NotReplicated(_));
         });
         let fence = fence_of(&reply?);
         self.has_trace = fence.is_some() || wait.is_some_and(|wait| wait.keep.is_some());

@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 use tokio::time::{sleep, sleep_until, timeout_at, Instant};
 
 use crate::background::Background;
-use crate::error::{Failure, Kind};
+use crate::error::Error;
 use crate::mutex::Mutex;
 use crate::observer::{tell, Observer};
 use crate::recipe::Recipe;
@@ -56,7 +56,7 @@ pub(crate) enum Caller {
 }
 
 /// A connection that is open, or opens. Clones are the same connection.
-pub(crate) type Link = Shared<BoxFuture<'static, Result<Wire, Failure>>>;
+pub(crate) type Link = Shared<BoxFuture<'static, Result<Wire, Error>>>;
 
 /// The connections of a `Locks`, and what its commands have in common.
 pub(crate) struct Commands {
@@ -121,12 +121,12 @@ impl Commands {
     }
 
     /// Tells the observer of an outage, once until the server replies again.
-    pub(crate) fn report(&self, key: &[u8], failure: &Failure) {
+    pub(crate) fn report(&self, key: &[u8], outage: &Error) {
         let mut known = self.known_outage.lock();
         if known.as_ref().is_none_or(|(_, at)| at.elapsed() >= OUTAGE) {
             *known = Some((key.to_vec(), Instant::now()));
             drop(known);
-            self.tell(|it| it.unavailable(&failure.error));
+            self.tell(|it| it.unavailable(outage));
         }
     }
 
@@ -135,9 +135,9 @@ impl Commands {
         Instant::now() + self.config.command_timeout
     }
 
-    /// Returns the failure of a command that got no reply in time.
-    pub(crate) fn late(&self, within: Duration) -> Failure {
-        Failure::late(&self.config.name, within)
+    /// Returns the outage of a command that got no reply in time.
+    pub(crate) fn late(&self, within: Duration) -> Error {
+        Error::late(&self.config.name, within)
     }
 
     /// Tells the observer of an event.
@@ -182,7 +182,7 @@ impl Call {
         command: &Cmd,
         blocks: Duration,
         until: Instant,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, Error> {
         let (commands, key) = (&self.commands, self.recipe.key());
         let link = slot.get_or_insert_with(|| commands.own(&self.background));
         let (link, asked_at) = (link.clone(), Instant::now());
@@ -202,15 +202,16 @@ impl Call {
             }
             Ok(Err(error)) => {
                 self.unanswered -= usize::from(error.code().is_some());
-                Failure::of(error, &commands.config.name, &self.token)
+                Error::of(error, &commands.config.name, &self.token)
             }
             Err(_) => late(),
         };
-        match failure.kind {
-            // A connection isn't dead because a short limit is over.
-            Kind::Late if asked_at.elapsed() < blocks + commands.attempt.mul_f64(0.9) => {}
-            Kind::Late | Kind::Broken => commands.forget(asked_at),
-            Kind::Refused | Kind::Final => *slot = Some(link),
+        // A connection isn't dead because a short limit is over.
+        let is_silent = asked_at.elapsed() >= blocks + commands.attempt.mul_f64(0.9);
+        if failure.is_broken() || failure.is_late() && is_silent {
+            commands.forget(asked_at);
+        } else if !failure.is_late() {
+            *slot = Some(link);
         }
         Err(failure)
     }
@@ -224,7 +225,7 @@ impl Call {
         command: impl Fn() -> Option<Cmd>,
         until: Instant,
         caller: Caller,
-    ) -> Result<Option<(Value, Instant)>, Failure> {
+    ) -> Result<Option<(Value, Instant)>, Error> {
         let (commands, mut pause) = (Arc::clone(&self.commands), FIRST_PAUSE);
         loop {
             let asked_at = Instant::now();
@@ -241,7 +242,7 @@ impl Call {
                 Ok(reply) => return Ok(Some((reply, asked_at))),
                 Err(failure) => failure,
             };
-            let is_session_over = session.is_some() && failure.kind == Kind::Broken;
+            let is_session_over = session.is_some() && failure.is_broken();
             if is_session_over || !failure.is_outage() {
                 return Err(failure);
             }
@@ -258,7 +259,7 @@ impl Call {
     pub(crate) async fn of_each_key(
         mut self,
         command: impl Fn(&[u8]) -> Cmd,
-    ) -> Result<Vec<Value>, Failure> {
+    ) -> Result<Vec<Value>, Error> {
         let (recipe, until) = (Arc::clone(&self.recipe), self.commands.ends());
         let mut replies = Vec::new();
         for key in recipe.keys.iter() {

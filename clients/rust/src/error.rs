@@ -51,87 +51,73 @@ pub enum Error {
     Redis(RedisError),
 }
 
-/// The reason why a command has no reply that counts.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub(crate) error: Error,
-    pub(crate) kind: Kind,
-}
-
-/// The kind of a failure. Sending the command again can help, unless it is final.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// No reply came in time.
-    Late,
-    /// The connection failed, or leads to a server that can't grant the lock.
-    Broken,
-    /// The server can't serve the lock at the moment.
-    Refused,
-    Final,
-}
-
-impl Failure {
+impl Error {
     /// Returns the outage of a command that got no reply in time.
-    pub(crate) fn late(server: &str, within: Duration) -> Failure {
-        Failure {
-            error: Error::Unavailable {
-                text: format!("no answer from {server} within {} ms", within.as_millis()),
-                cause: None,
-            },
-            kind: Kind::Late,
+    pub(crate) fn late(server: &str, within: Duration) -> Error {
+        Error::Unavailable {
+            text: format!("no answer from {server} within {} ms", within.as_millis()),
+            cause: None,
         }
     }
 
     /// Classifies an error of a server. `token` is removed from the texts.
-    pub(crate) fn of(error: RedisError, server: &str, token: &[u8]) -> Failure {
-        let kind = kind(&error);
-        if kind != Kind::Final {
-            let text = format!("{server}: {error}");
-            let cause = Some(error);
-            let error = Error::Unavailable { text, cause };
-            return Failure { error, kind };
+    pub(crate) fn of(error: RedisError, server: &str, token: &[u8]) -> Error {
+        if is_broken(&error) || may_pass(&error) {
+            return Error::Unavailable {
+                text: format!("{server}: {error}"),
+                cause: Some(error),
+            };
         }
         let error = match is_refused_by_all(&error) {
             true => (ErrorKind::AuthenticationFailed, REFUSAL).into(),
             false => without(token, error),
         };
         let detail = || error.detail().unwrap_or_default().to_owned();
-        let error = match error.code() {
+        match error.code() {
             Some("UNBLOCKED") => Error::Cancelled,
             Some("DEADLOCK") => Error::Deadlock(detail()),
             Some("NOREPLICAS") => Error::NotReplicated(detail()),
             Some("ERR") if is_unknown_lock_command(&error) => Error::ModuleMissing,
             _ => Error::Redis(error),
-        };
-        Failure { error, kind }
+        }
     }
 
+    /// Returns true if sending the command again can help.
     pub(crate) fn is_outage(&self) -> bool {
-        self.kind != Kind::Final
+        matches!(self, Error::Unavailable { .. })
+    }
+
+    /// Returns true if no reply came in time.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self, Error::Unavailable { cause: None, .. })
+    }
+
+    /// Returns true if the connection failed, or leads to a server that can't grant the lock.
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(self, Error::Unavailable { cause: Some(error), .. } if is_broken(error))
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        failure.error
-    }
-}
-
-fn kind(error: &RedisError) -> Kind {
-    let detail = error.detail().unwrap_or_default();
+fn is_broken(error: &RedisError) -> bool {
     match (error.code(), error.kind()) {
-        (Some("READONLY" | "MOVED"), _) => Kind::Broken,
-        (Some("LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "ASK"), _) => Kind::Refused,
-        (Some("OOM" | "MISCONF" | "BUSY"), _) => Kind::Refused,
-        (Some("UNBLOCKED"), _) if detail.contains("instance state changed") => Kind::Refused,
+        (Some(code), _) => ["READONLY", "MOVED"].contains(&code),
+        (None, ErrorKind::Io) => !is_refused_by_all(error),
+        (None, ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound) => true,
+        (None, kind) => kind == ErrorKind::MasterNameNotFoundBySentinel,
+    }
+}
+
+/// Returns true if the server can't serve the lock at the moment.
+fn may_pass(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    match error.code().unwrap_or_default() {
+        "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "ASK" => true,
+        "OOM" | "MISCONF" | "BUSY" => true,
+        "UNBLOCKED" => detail.contains("instance state changed"),
         // The error of min-replicas-to-write, not that of the option replicas.
-        (Some("NOREPLICAS"), _) if detail.contains("Not enough good replicas") => Kind::Refused,
-        (Some("ERR"), _) if detail.contains("max number of clients") => Kind::Refused,
-        (None, ErrorKind::Io) if is_refused_by_all(error) => Kind::Final,
-        (None, ErrorKind::Io | ErrorKind::Parse) => Kind::Broken,
-        (None, ErrorKind::ClusterConnectionNotFound) => Kind::Broken,
-        (None, ErrorKind::MasterNameNotFoundBySentinel) => Kind::Broken,
-        _ => Kind::Final,
+        "NOREPLICAS" => detail.contains("Not enough good replicas"),
+        "ERR" => detail.contains("max number of clients"),
+        _ => false,
     }
 }
 

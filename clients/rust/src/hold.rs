@@ -12,7 +12,7 @@ use tokio::time::{sleep_until, timeout, Instant};
 use crate::background::in_thread;
 use crate::commands::{later, Call, Caller, Link};
 use crate::core::Core;
-use crate::error::{Error, Failure, Kind};
+use crate::error::Error;
 use crate::mutex::Mutex;
 use crate::observer::{tell, Subject};
 use crate::options::{not_too_long, positive, rule, OnLost};
@@ -166,9 +166,9 @@ impl Hold {
             let Err(failure) = renewed.as_ref() else {
                 return;
             };
-            if failure.kind == Kind::Final && !is_told {
+            if !failure.is_outage() && !is_told {
                 is_told = true;
-                self.call.commands.tell(|it| it.unavailable(&failure.error));
+                self.call.commands.tell(|it| it.unavailable(failure));
             }
             let next = later(Instant::now(), length / 10);
             if next >= deadline {
@@ -204,14 +204,14 @@ impl Hold {
         length: Duration,
         until: Instant,
         caller: Caller,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, Error> {
         let (mut call, session) = (self.call.clone(), self.session.lock().clone());
         // A renewal that is repeated after the release would undo its at_least.
         let is_held = || self.phase() == Phase::Held;
         let command = || is_held().then(|| self.call.recipe.extend(&self.call.token, length));
         let replied = match call.retry(session.as_ref(), command, until, caller).await {
             // A session ends with its connection.
-            Err(failure) if session.is_some() && failure.kind == Kind::Broken => {
+            Err(failure) if session.is_some() && failure.is_broken() => {
                 self.lose();
                 return Ok(false);
             }
@@ -309,9 +309,9 @@ impl Hold {
         };
         // A session ends with its connection.
         let is_session = self.call.recipe.options.is_session;
-        match was_lost || is_session && failure.kind == Kind::Broken {
+        match was_lost || is_session && failure.is_broken() {
             true => Ok(false),
-            false => Err(failure.into()),
+            false => Err(failure),
         }
     }
 
@@ -352,7 +352,7 @@ impl Hold {
     }
 
     /// Sends the release until a server has replied, or the time is over.
-    async fn leave(&self, until: Instant, caller: Caller) -> Result<bool, Failure> {
+    async fn leave(&self, until: Instant, caller: Caller) -> Result<bool, Error> {
         let (mut call, session) = (self.call.clone(), self.session.lock().clone());
         let command = || Some(self.last_command());
         let asked = call.retry(session.as_ref(), command, until, caller).await;

@@ -15,7 +15,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::error::{Error, Failure};
+use crate::error::Error;
 use crate::observer::{Log, Observer};
 use crate::options;
 
@@ -84,11 +84,11 @@ impl Config {
     }
 
     /// Opens a connection. `within` is the longest time of one command.
-    pub(crate) async fn open(self, within: Duration) -> Result<Wire, Failure> {
+    pub(crate) async fn open(self, within: Duration) -> Result<Wire, Error> {
         let longest = (within * self.attempts).max(TIME_TO_CONNECT);
         match timeout(longest, (self.connect)(within)).await {
-            Ok(opened) => opened.map_err(|error| Failure::of(error, &self.name, &[])),
-            Err(_) => Err(Failure::late(&self.name, longest)),
+            Ok(opened) => opened.map_err(|error| Error::of(error, &self.name, &[])),
+            Err(_) => Err(Error::late(&self.name, longest)),
         }
     }
 }
