@@ -170,11 +170,9 @@ impl<'a> Acquire<'a> {
         }
         // No other call uses the connection from now on.
         let tie = recipe.extend(&self.call.token, recipe.first_lease());
-        let tied = self
-            .call
-            .ask(&mut self.link, &tie, Duration::ZERO, end)
-            .await?;
-        Ok(fence.filter(|_| recipe.is_all(&tied)))
+        let tied = self.call.ask(&mut self.link, &tie, Duration::ZERO, end);
+        let is_tied = recipe.is_all(&tied.await?);
+        Ok(fence.filter(|_| is_tied))
     }
 
     /// Returns the wait of a part of the time that is left. The last one leaves no place.

@@ -236,11 +236,8 @@ impl Hold {
             command.arg(key).arg(&self.call.token);
             command
         };
-        let lefts = self.call.clone().of_each_key(check);
-        Ok(lefts
-            .await?
-            .iter()
-            .all(|left| matches!(left, Value::Int(1..))))
+        let lefts = self.call.clone().of_each_key(check).await?;
+        Ok(lefts.iter().all(|left| matches!(left, Value::Int(1..))))
     }
 
     // --- the end ----------------------------------------------------------------------------------
@@ -280,11 +277,7 @@ impl Hold {
 
     pub(crate) fn detach(self: &Arc<Hold>) -> Result<(), Error> {
         let is_session = self.call.recipe.options.is_session;
-        rule(
-            "session",
-            !is_session,
-            "it ends with its connection, so it can't be detached",
-        )?;
+        rule("session", !is_session, "it ends with its connection")?;
         match self.end() {
             Phase::Held => Ok(()),
             Phase::Lost | Phase::Left => Err(Error::NotHeld),
@@ -342,12 +335,11 @@ impl Hold {
 
     fn leave_in_background(self: &Arc<Hold>) {
         let hold = Arc::clone(self);
+        let deadline = self.lease.lock().deadline.max(Instant::now());
+        let until = deadline + self.call.recipe.margin();
         self.call.background.start(async move {
-            let deadline = hold.lease.lock().deadline.max(Instant::now());
             // Without a server, the lock ends with its lease.
-            let _ = hold
-                .leave(deadline + hold.call.recipe.margin(), Caller::HasLeft)
-                .await;
+            let _ = hold.leave(until, Caller::HasLeft).await;
         });
     }
 
@@ -395,7 +387,6 @@ impl fmt::Debug for Hold {
         f.debug_struct("Grant")
             .field("keys", &self.call.recipe.keys.to_string())
             .field("fence", &self.fence)
-            .field("phase", &self.phase())
             .finish_non_exhaustive()
     }
 }

@@ -174,30 +174,16 @@ impl Options {
         not_too_long("at_least", self.at_least)?;
         not_too_long("wait", self.wait.unwrap_or_default())?;
         let (margin, limit) = (self.margin.unwrap_or_default(), self.limit.unwrap_or(1));
-        let permits = self.permits.unwrap_or(1);
-        let has_limit = self.limit.is_some() || self.permits.is_none();
-        let (bytes, replicas) = (
-            self.data.as_ref().map_or(0, Vec::len),
-            self.replicas.unwrap_or(1),
-        );
-        rule(
-            "margin",
-            margin < self.lease,
-            "must be shorter than the lease",
-        )?;
+        rule("margin", margin < self.lease, "must be below the lease")?;
         rule("limit", limit > 0, "must be 1 to 4294967295")?;
+        let has_limit = self.limit.is_some() || self.permits.is_none();
         rule("permits", has_limit, "needs a limit")?;
-        rule(
-            "permits",
-            (1..=limit).contains(&permits),
-            "must be 1 to the limit",
-        )?;
-        rule("data", bytes <= 1024, "must be up to 1024 bytes")?;
-        rule(
-            "replicas",
-            (1..=1000).contains(&replicas),
-            "must be 1 to 1000",
-        )
+        let are_there = self.permits.is_none_or(|it| (1..=limit).contains(&it));
+        rule("permits", are_there, "must be 1 to the limit")?;
+        let is_short = self.data.as_ref().is_none_or(|it| it.len() <= 1024);
+        rule("data", is_short, "must be up to 1024 bytes")?;
+        let are_few = self.replicas.is_none_or(|it| (1..=1000).contains(&it));
+        rule("replicas", are_few, "must be 1 to 1000")
     }
 }
 
@@ -208,13 +194,9 @@ impl Keys {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let different: HashSet<_> = self.iter().collect();
+        let unique: HashSet<_> = self.iter().collect();
         rule("keys", !self.0.is_empty(), "a lock needs a key")?;
-        rule(
-            "keys",
-            different.len() == self.0.len(),
-            "a key is there twice",
-        )
+        rule("keys", unique.len() == self.0.len(), "a key is there twice")
     }
 }
 

@@ -22,7 +22,8 @@ use crate::options;
 /// The usual time in which a connection opens, with all messages that this takes.
 const TIME_TO_CONNECT: Duration = Duration::from_secs(1);
 
-/// The attempts that one connection takes to open, because a dead sentinel or a dead node costs one.
+/// The attempts whose time one connection may take to open, because a dead sentinel or a dead node
+/// costs an attempt each.
 const ATTEMPTS_TO_OPEN: u32 = 5;
 
 /// The longest time for which a command to a node of a cluster blocks.
@@ -36,8 +37,6 @@ pub struct Config {
     /// The servers' name for people.
     pub(crate) name: String,
     pub(crate) is_cluster: bool,
-    /// The attempts whose time one connection may take to open.
-    attempts: u32,
     /// Opens a connection. Its argument is the longest time of one command.
     connect: Arc<dyn Fn(Duration) -> BoxFuture<'static, RedisResult<Wire>> + Send + Sync>,
     pub(crate) command_timeout: Duration,
@@ -56,7 +55,6 @@ impl Config {
         Config {
             name,
             is_cluster: false,
-            attempts: 1,
             connect: Arc::new(move |within| open(within).boxed()),
             command_timeout: Duration::from_secs(1),
             observer: Arc::new(Log),
@@ -85,7 +83,7 @@ impl Config {
 
     /// Opens a connection. `within` is the longest time of one command.
     pub(crate) async fn open(self, within: Duration) -> Result<Wire, Error> {
-        let longest = (within * self.attempts).max(TIME_TO_CONNECT);
+        let longest = (ATTEMPTS_TO_OPEN * within).max(TIME_TO_CONNECT);
         match timeout(longest, (self.connect)(within)).await {
             Ok(opened) => opened.map_err(|error| Error::of(error, &self.name, &[])),
             Err(_) => Err(Error::late(&self.name, longest)),
@@ -105,15 +103,13 @@ impl From<SentinelClient> for Config {
         // One task at a time asks the sentinels.
         let sentinels = Arc::new(Mutex::new(client));
         let name = "the primary of the sentinels".to_owned();
-        let mut config = Config::of(name, move |within| {
+        Config::of(name, move |within| {
             let sentinels = Arc::clone(&sentinels);
             async move {
                 let client = sentinels.lock().await.async_get_client().await?;
                 connect(client, within).await
             }
-        });
-        config.attempts = ATTEMPTS_TO_OPEN;
-        config
+        })
     }
 }
 
@@ -130,7 +126,6 @@ impl From<ClusterClient> for Config {
                 Ok(Wire::Cluster(opened))
             }
         });
-        config.attempts = ATTEMPTS_TO_OPEN;
         config.is_cluster = true;
         config
     }
