@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
-use redis::{Cmd, Value};
+use redis::{cmd, Cmd, Value};
 use tokio::time::{sleep, sleep_until, timeout_at, Instant};
 
 use crate::background::Background;
@@ -258,12 +258,15 @@ impl Call {
     /// Returns the replies to a command about each key, within the command timeout.
     pub(crate) async fn of_each_key(
         mut self,
-        command: impl Fn(&[u8]) -> Cmd,
+        verb: &str,
+        words: &[&[u8]],
     ) -> Result<Vec<Value>, Error> {
         let (recipe, until) = (Arc::clone(&self.recipe), self.commands.ends());
         let mut replies = Vec::new();
         for key in recipe.keys.iter() {
-            let asked = self.retry(None, || Some(command(key)), until, Caller::Waits);
+            let mut command = cmd(verb);
+            command.arg(key).arg(words);
+            let asked = self.retry(None, || Some(command.clone()), until, Caller::Waits);
             replies.extend(asked.await?.map(|(reply, _)| reply));
         }
         Ok(replies)

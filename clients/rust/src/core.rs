@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{cmd, from_redis_value, Value};
+use redis::{from_redis_value, Value};
 use tokio::time::Instant;
 
 use crate::acquire::Acquire;
@@ -109,12 +109,8 @@ impl Core {
 
     /// Returns true if any client holds one of the keys.
     pub(crate) async fn is_locked(&self, recipe: &Arc<Recipe>) -> Result<bool, Error> {
-        let info = |key: &[u8]| {
-            let mut command = cmd("LOCK.INFO");
-            command.arg(key).arg("WAITERS").arg(0);
-            command
-        };
-        let infos = self.call(recipe, Vec::new())?.of_each_key(info).await?;
+        let call = self.call(recipe, Vec::new())?;
+        let infos = call.of_each_key("LOCK.INFO", &[b"WAITERS", b"0"]).await?;
         Ok(infos.into_iter().any(has_holders))
     }
 

@@ -5,7 +5,7 @@ use std::mem::forget;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{cmd, Cmd, Value};
+use redis::{Cmd, Value};
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout, Instant};
 
@@ -231,12 +231,8 @@ impl Hold {
 
     /// Asks the server whether this grant holds all its keys.
     pub(crate) async fn is_owned(&self) -> Result<bool, Error> {
-        let check = |key: &[u8]| {
-            let mut command = cmd("LOCK.CHECK");
-            command.arg(key).arg(&self.call.token);
-            command
-        };
-        let lefts = self.call.clone().of_each_key(check).await?;
+        let call = self.call.clone();
+        let lefts = call.of_each_key("LOCK.CHECK", &[&self.call.token]).await?;
         Ok(lefts.iter().all(|left| matches!(left, Value::Int(1..))))
     }
 
