@@ -1,8 +1,8 @@
 //! Locks for tokio.
 //!
 //! Every future here can be dropped at any time. A dropped acquire gives up its place, and releases
-//! a lock that was granted meanwhile. A dropped release goes on. Both happens in the background: see
-//! [`Locks::settled`]. Outside of a runtime of tokio, every call fails with
+//! a lock that was granted meanwhile. A dropped release goes on. Both happens in the background:
+//! see [`Locks::settled`]. Outside of a runtime of tokio, every call fails with
 //! [`Error::InvalidArgument`].
 //!
 //! ```no_run

@@ -174,8 +174,8 @@ impl Call {
         });
     }
 
-    /// Sends a command once, and returns its reply, which the server may hold back for `blocks`. The
-    /// slot has a connection while no command of it waits for a reply.
+    /// Sends a command once, and returns its reply, which the server may hold back for `blocks`.
+    /// The slot has a connection while no command of it waits for a reply.
     pub(crate) async fn ask(
         &mut self,
         slot: &mut Option<Link>,
@@ -217,8 +217,8 @@ impl Call {
     }
 
     /// Repeats a command after outages, until it has a reply or the time is over. Returns the reply
-    /// and when the command was sent, or `None` if there is no command any more. The connection of a
-    /// session isn't replaced if it breaks.
+    /// and when the command was sent, or `None` if there is no command any more. The connection of
+    /// a session isn't replaced if it breaks.
     pub(crate) async fn retry(
         &mut self,
         session: Option<&Link>,

@@ -124,7 +124,7 @@ impl Core {
         })
     }
 
-    // --- the grants that are held -----------------------------------------------------------------
+    // --- the grants that are held ----------------------------------------------------------------
 
     /// Looks after a grant from now on: renews it, and notices its loss.
     fn keep(self: &Arc<Core>, hold: &Arc<Hold>) {

@@ -1,6 +1,7 @@
 //! The calls that threads and tasks have in common.
 
-/// Makes the calls of locks: `$run` runs a future of the library, for tasks with `async` and `.await`.
+/// Makes the calls of locks: `$run` runs a future of the library, for tasks with `async` and
+/// `.await`.
 macro_rules! front {
     (
         $run:path, $users:path, $Fn:ident, $FnOnce:ident,
@@ -45,7 +46,8 @@ macro_rules! front {
                 })
             }
 
-            /// Returns a grant that another process acquired and detached, or `None` if it has ended.
+            /// Returns a grant that another process acquired and detached, or `None` if it has
+            /// ended.
             pub $($async)? fn adopt(
                 &self,
                 keys: impl Into<Keys>,
@@ -122,8 +124,8 @@ macro_rules! front {
                 &self.recipe.keys
             }
 
-            /// Returns the number of the lock, which observers hear of. No other lock of the process
-            /// has it.
+            /// Returns the number of the lock, which observers hear of. No other lock of the
+            /// process has it.
             pub fn id(&self) -> u64 {
                 self.recipe.id
             }
@@ -146,8 +148,8 @@ macro_rules! front {
                 &self.hold.call.recipe.keys
             }
 
-            /// Returns true if the lock was lost: the server said so, or the deadline is over on the
-            /// local monotonic clock. The server ends the lease a margin later.
+            /// Returns true if the lock was lost: the server said so, or the deadline is over on
+            /// the local monotonic clock. The server ends the lease a margin later.
             pub fn is_lost(&self) -> bool {
                 self.hold.is_lost()
             }
@@ -158,7 +160,8 @@ macro_rules! front {
                 self.hold.left()
             }
 
-            /// Leaves the grant to another process, which adopts it. It isn't renewed here any more.
+            /// Leaves the grant to another process, which adopts it. It isn't renewed here any
+            /// more.
             pub fn detach(self) -> Result<(), Error> {
                 self.hold.detach()
             }
@@ -169,14 +172,14 @@ macro_rules! front {
             }
 
             /// Lets the lease end after `lease` from now, or later. Later renewals use it, too.
-            /// Returns `false` if the lock was lost. After an error, the old lease and its renewal go
-            /// on.
+            /// Returns `false` if the lock was lost. After an error, the old lease and its renewal
+            /// go on.
             pub $($async)? fn extend(&self, lease: Duration) -> Result<bool, Error> {
                 $run(self.hold.extend(lease)) $($await)*
             }
 
-            /// Releases the lock. Returns `false` if it had been lost. After [`Error::Unavailable`],
-            /// the release goes on in the background, until the lease ends.
+            /// Releases the lock. Returns `false` if it had been lost. After
+            /// [`Error::Unavailable`], the release goes on in the background, until the lease ends.
             pub $($async)? fn release(self) -> Result<bool, Error> {
                 $run(self.hold.release()) $($await)*
             }

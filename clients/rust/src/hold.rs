@@ -113,10 +113,10 @@ impl Hold {
         }
     }
 
-    // --- the lease --------------------------------------------------------------------------------
+    // --- the lease -------------------------------------------------------------------------------
 
-    /// Moves the deadline. The lease counts from the request, because the server counts from then or
-    /// later.
+    /// Moves the deadline. The lease counts from the request, because the server counts from then
+    /// or later.
     pub(crate) fn prolong(&self, length: Duration, asked_at: Instant) {
         let options = &self.call.recipe.options;
         let mut lease = self.lease.lock();
@@ -236,7 +236,7 @@ impl Hold {
         Ok(lefts.iter().all(|left| matches!(left, Value::Int(1..))))
     }
 
-    // --- the end ----------------------------------------------------------------------------------
+    // --- the end ---------------------------------------------------------------------------------
 
     /// Ends the grant as lost, and tells the program once.
     fn lose(self: &Arc<Hold>) {

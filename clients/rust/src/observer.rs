@@ -31,9 +31,9 @@ pub struct Subject<'a> {
     pub fence: Option<i64>,
 }
 
-/// An observer of all locks of a `Locks`. A method must return quickly, and must not wait for a lock,
-/// because it runs in the thread or task that met the event. If a method panics, the library logs
-/// that and goes on.
+/// An observer of all locks of a `Locks`. A method must return quickly, and must not wait for a
+/// lock, because it runs in the thread or task that met the event. If a method panics, the library
+/// logs that and goes on.
 pub trait Observer: Send + Sync {
     /// Called after an acquire that didn't get the lock at once.
     fn waited(&self, lock: &Subject<'_>, waited: Duration, outcome: Outcome) {

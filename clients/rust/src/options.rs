@@ -79,11 +79,11 @@ macro_rules! options {
         $field:ident: $type:ty = $default:expr,
         by $name:ident($($argument:ident: $kind:ty)?) => $value:expr;
     )*) => {
-        /// Options of a lock. `Options::new()` is an exclusive lock with a lease of 30 seconds, which
-        /// is renewed while the lock is held, for 24 hours at most.
+        /// Options of a lock. `Options::new()` is an exclusive lock with a lease of 30 seconds,
+        /// which is renewed while the lock is held, for 24 hours at most.
         ///
-        /// Times are rounded up to whole milliseconds. Each is 1 ms to 2^53 - 1 ms, unless its option
-        /// says otherwise. `lock_with` checks all values.
+        /// Times are rounded up to whole milliseconds. Each is 1 ms to 2^53 - 1 ms, unless its
+        /// option says otherwise. `lock_with` checks all values.
         #[derive(Clone, Debug)]
         #[must_use = "options do nothing until they are passed to `lock_with`"]
         pub struct Options {
@@ -140,8 +140,8 @@ options! {
     /// Ties each grant to a connection of its own. The server releases the lock when the connection
     /// closes.
     is_session: bool = false, by session() => true;
-    /// Sets the data of the holder, up to 1024 bytes, which LOCK.INFO shows to everyone who may read
-    /// the key.
+    /// Sets the data of the holder, up to 1024 bytes, which LOCK.INFO shows to everyone who may
+    /// read the key.
     data: Option<Vec<u8>> = None, by data(data: impl Into<Vec<u8>>) => Some(data.into());
     /// Lets a grant count only when this many replicas, 1 to 1000, have acknowledged it within the
     /// command timeout. Otherwise acquiring fails with [`Error::NotReplicated`], and the lock is

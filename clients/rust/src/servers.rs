@@ -61,14 +61,14 @@ impl Config {
         }
     }
 
-    /// Returns the server to which a function connects, for example with TLS settings that the redis
-    /// crate doesn't have. `name` is the server's name in errors.
+    /// Returns the server to which a function connects, for example with TLS settings that the
+    /// redis crate doesn't have. `name` is the server's name in errors.
     pub fn opened_by(name: impl Into<String>, open: Opener) -> Config {
         Config::of(name.into(), move |_| open().map_ok(Wire::One))
     }
 
-    /// Sets the longest time of every call that doesn't wait for a lock, 1 s by default. It includes
-    /// connecting, TLS, authentication and sending again.
+    /// Sets the longest time of every call that doesn't wait for a lock, 1 s by default. It
+    /// includes connecting, TLS, authentication and sending again.
     pub fn command_timeout(mut self, timeout: Duration) -> Result<Config, Error> {
         options::positive("command_timeout", timeout)?;
         self.command_timeout = timeout;

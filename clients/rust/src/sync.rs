@@ -48,8 +48,8 @@ impl Cancel {
 }
 
 impl Locks {
-    /// Returns when the works that calls left to the background are done. If the program ends before
-    /// that, the server ends what is left with its lease.
+    /// Returns when the works that calls left to the background are done. If the program ends
+    /// before that, the server ends what is left with its lease.
     pub fn settled(&self) -> Result<(), Error> {
         run(self.core.works.clone().ended());
         Ok(())
