@@ -4,8 +4,9 @@
 #               with an older glibc than this machine's (scripts/portable.sh).
 #
 # A first build of the module runs locks under load and records which code is hot; the compiler
-# optimizes the second build by that profile. That needs rustup's llvm-tools. If PROFILED is empty, or
-# on a system without glibc, the packages have what `make build cli` builds.
+# optimizes the second build by that profile. That needs rustup's llvm-tools. PROFILE names the profile of
+# another build, which is then used instead. If PROFILED is empty, or on a system without glibc, the
+# packages have what `make build cli` builds.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -45,11 +46,16 @@ record_profile() {
 build_module() {
   built=$build/portable/$host/release/libredis_lock.so
   if profdata=$(find_profdata); then
-    say "building the module twice and running it under load, which takes some minutes"
-    # Zig can't link the runtime of profiles.
-    RUSTFLAGS="-Cprofile-generate=$profiles" build_here --lib
-    record_profile "$built"
-    "$profdata" merge --sparse -o "$profiles/merged.profdata" "$profiles"/*.profraw
+    if [ -n "${PROFILE:-}" ]; then
+      mkdir -p "$profiles"
+      cp "$PROFILE" "$profiles/merged.profdata"
+    else
+      say "building the module twice and running it under load, which takes some minutes"
+      # Zig can't link the runtime of profiles.
+      RUSTFLAGS="-Cprofile-generate=$profiles" build_here --lib
+      record_profile "$built"
+      "$profdata" merge --sparse -o "$profiles/merged.profdata" "$profiles"/*.profraw
+    fi
     RUSTFLAGS="-Cprofile-use=$profiles/merged.profdata" build_portable --lib
   else
     say "there is no llvm-profdata (rustup component add llvm-tools), so the module has no profile"
