@@ -184,7 +184,7 @@ test-clients: run-deps build ## test the client libraries; CLIENTS="python-sync 
 
 # --- packages ---------------------------------------------------------------------------------
 
-.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-bare test-musl test-monitoring test-vanished test-panics deny
+.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-bare test-release test-musl test-monitoring test-vanished test-panics deny
 
 # The root that `make install` copies the module to; the server's by default.
 PREFIX ?=
@@ -222,16 +222,16 @@ deb: deb-deps packaged ## build a Debian package: target/debian
 dist: packaged ## build a tarball for TARGET, by default for this machine: target/dist
 	@$(FOUND); TARGET="$(TARGET)" sh scripts/dist.sh
 
-# The tag that `make release` builds for: v and the version.
+# The tag that `make release` builds for: v and the version, like v1.0.0 or v1.0.0-rc1.
 TAG ?=
+# Further targets of rustc whose tarballs a release has.
+TARGETS ?=
 .PHONY: release checksums
-release: deb dist ## gather what the tag TAG=v0.1.0 publishes, with SHA-256 and SBOM: target/release-files
-	@cargo cyclonedx --version >/dev/null 2>&1 || \
-	  (unset CARGO_TARGET_DIR; cargo install --debug --locked --version 0.5.9 cargo-cyclonedx)
-	@sh scripts/release.sh files "$(TAG)"
+release: ## build all that TAG=v1.0.0-rc1 publishes, from a clone with that version: target/release-files
+	@TARGETS="$(TARGETS)" sh scripts/release.sh "$(TAG)"
 
-checksums: ## write the SHA-256 of the files in target/release-files
-	@sh scripts/release.sh checksums
+checksums: ## write the provenance and the SHA-256 of the files in target/release-files, which TAG publishes
+	@sh scripts/release.sh sums "$(TAG)"
 
 test-upgrade: test-deps build ## test upgrades from and downgrades to the build of OLD=commit
 	@$(FOUND); builds=$$(sh scripts/other-builds.sh "$(OLD)") && eval "$$builds" && \
@@ -244,6 +244,10 @@ test-packages: test-deps deb dist cli ## install the package and the tarball in 
 
 test-bare: ## run the README's commands in a minimal Debian with Rust and make alone; needs root and debootstrap
 	@sh scripts/bare.sh
+
+test-release: ## build a release in a minimal Debian 13, install what it made there, and lock by each; needs root
+	@DEBIAN=trixie sh scripts/bare.sh sh tests/packages/released.sh \
+	  "$(if $(TAG),$(TAG),v$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1))"
 
 # The profile of the tools takes less long than that of releases.
 test-musl: test-deps build ## build the module and the command for musl, and run them with musl alone; needs rustup target add

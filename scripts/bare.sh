@@ -1,18 +1,19 @@
 #!/bin/sh
-# bare.sh   runs README's commands, as README says, in a minimal Debian 12 that has only Rust and make
-#           besides. The clone has the committed state. Needs root and the network; debootstrap is
-#           installed if missing.
+# bare.sh [COMMAND ...]   runs README's commands, as README says, in a minimal Debian 12 that has
+#                         only Rust and make besides. With a command it runs that one there, in the
+#                         clone. The clone has the committed state. DEBIAN=trixie takes Debian 13.
+#                         Needs root and the network; debootstrap is installed if missing.
 #
 # The machine shares its toolchain (read-only), its apt mirror, its certificates and its settings of
 # cargo, pip and proxies. Everything else stays in namespaces and a folder that is removed.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-release=bookworm
+release=${DEBIAN:-bookworm}
 
 die() { echo "bare: $*" >&2; exit 1; }
 
-# Makes the system in $1, and enters it. Runs in namespaces of its own.
+# Makes the system in $1, and runs the rest there. Runs in namespaces of its own.
 enter() {
   mount --make-rprivate /
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $release" | head -n 1)
@@ -25,24 +26,30 @@ enter() {
   mount -o remount,ro,bind "$1/opt/rust"
   cp /etc/resolv.conf "$1/etc/"
   echo '127.0.0.1 localhost' >"$1/etc/hosts" # debootstrap leaves it to the installer
+  # Java reads the single files, the others the bundle.
+  cp -R /usr/local/share/ca-certificates "$1/usr/local/share/"
+  chroot "$1" update-ca-certificates >/dev/null 2>&1
   cp /etc/ssl/certs/ca-certificates.crt "$1/etc/ssl/certs/"
   cp "${CARGO_HOME:-$HOME/.cargo}"/config.toml "$1/root/.cargo/" 2>/dev/null || true
   git clone --quiet --no-hardlinks "$here" "$1/redis-lock"
   cp "$0" "$1/bare.sh"
+  root=$1
+  shift
   for name in $(env | sed -n 's/^\([A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in
-      CARGO_HTTP_* | CARGO_NET_* | CARGO_REGISTRIES_* | CARGO_SOURCE_* | PIP_* | SSL_CERT_* | *_proxy | *_PROXY) ;;
+      CARGO_HTTP_* | CARGO_NET_* | CARGO_REGISTRIES_* | CARGO_SOURCE_* | NODE_EXTRA_* | PIP_* | SSL_CERT_* | *_proxy | *_PROXY) ;;
       *) unset "$name" ;;
     esac
   done
   HOME=/root PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
   export HOME PATH LANG
-  exec chroot "$1" sh /bare.sh follow
+  exec chroot "$root" sh /bare.sh follow "$@"
 }
 
 # Follows README.
 follow() {
   cd /redis-lock
+  [ $# = 0 ] || exec "$@"
   before=$(ls -A)
   make run &
   run=$!
@@ -69,14 +76,12 @@ follow() {
 }
 
 case ${1:-} in
-  enter) enter "$2" ;;
-  follow) follow ;;
-  '')
+  enter | follow) "$@" ;;
+  *)
     [ "$(id -u)" = 0 ] || die "debootstrap and namespaces need root"
     command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -qq --yes debootstrap debian-archive-keyring; }
     folder=$(mktemp -d)
     trap 'rm -rf --one-file-system "$folder"' EXIT
-    unshare --mount --pid --fork --kill-child --ipc --uts sh "$0" enter "$folder/root"
+    unshare --mount --pid --fork --kill-child --ipc --uts sh "$0" enter "$folder/root" "$@"
     ;;
-  *) die "usage: bare.sh" ;;
 esac

@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh [build | run | test | deb | musl | env]
+# deps.sh [build | run | test | deb | musl | release | env]
 #
 # Finds the dependencies of this project, and installs the missing ones with the system's package
 # manager, all at once. If that needs root and sudo is missing or refuses, the script prints the
@@ -11,6 +11,7 @@
 #   deb     as run, and dpkg-shlibdeps, which finds out what the Debian package depends on, xz, which packs it, and
 #           pip, which gets the linker of packages
 #   musl    musl-gcc, with which the module is built for musl
+#   release the programs that pack the client libraries: Python's venv, npm, Maven, Go, Composer; git
 #   env     prints the paths that were found, in the form of shell exports; installs nothing
 #
 # Without an argument it does what `test` does, and installs valgrind for `make memcheck` if it can.
@@ -28,7 +29,13 @@ server      redis-server        valkey    valkey,valkey-cli valkey    valkey
 pip         python3-pip         -         -                 -         -
 valgrind    valgrind            valgrind  valgrind          valgrind  -
 deb         dpkg-dev,xz-utils   -         -                 -         -
-musl        musl-tools          musl-gcc  -                 musl      -'
+musl        musl-tools          musl-gcc  -                 musl      -
+git         git                 -         -                 -         -
+venv        python3-venv        -         -                 -         -
+npm         npm                 -         -                 -         -
+maven       maven,default-jdk-headless - -               -         -
+go          golang-go           -         -                 -         -
+composer    composer,unzip      -         -                 -         -'
 
 say() { echo "deps: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -121,6 +128,13 @@ find_deb() { have dpkg-shlibdeps && have xz; }
 
 find_musl() { have musl-gcc; }
 
+find_git() { have git; }
+find_venv() { python3 -c 'import ensurepip, venv'; }
+find_npm() { have npm; }
+find_maven() { have mvn && have jar; }
+find_go() { have go || [ -x /usr/local/go/bin/go ]; }
+find_composer() { have composer; }
+
 # cargo finds its subcommands in PATH, and in the directory in which it installs them.
 find_nextest() { have cargo-nextest || [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo-nextest" ]; }
 
@@ -185,6 +199,9 @@ advice() {
     deb) echo "dpkg-shlibdeps (Debian: dpkg-dev) and xz (Debian: xz-utils)" ;;
     pip) echo "pip for Python 3 (Debian: python3-pip)" ;;
     musl) echo "musl-gcc (Debian: musl-tools)" ;;
+    venv) echo "Python's venv (Debian: python3-venv)" ;;
+    maven) echo "Maven and a JDK (Debian: maven default-jdk-headless)" ;;
+    *) echo "$1" ;;
   esac
 }
 
@@ -243,9 +260,10 @@ case ${1:-} in
   test) need_to_test ;;
   deb) need_cargo; need compiler libclang server deb pip ;;
   musl) need musl ;;
+  release) need git venv npm maven go composer ;;
   '')
     have valgrind || optional=$(packages_of valgrind)
     need_to_test
     have valgrind || say "without valgrind, make memcheck and make instructions don't run" ;;
-  *) die "usage: deps.sh [build | run | test | deb | musl | env]" ;;
+  *) die "usage: deps.sh [build | run | test | deb | musl | release | env]" ;;
 esac

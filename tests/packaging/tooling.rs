@@ -291,16 +291,43 @@ fn a_package_that_does_not_depend_on_the_c_library_is_refused() {
     }
 }
 
+/// The clone is of version 0.1.0 here. Nothing is looked for before the tag is right.
 #[test]
-fn a_release_needs_the_tag_of_its_version() {
-    let machine = Machine::new();
-    let right = concat!("the tag of this version is v", env!("CARGO_PKG_VERSION"));
-    for tag in ["", "0.1.0", "v9.9.9"] {
-        machine.says(
-            &format!("sh scripts/release.sh files '{tag}'"),
-            false,
-            &[right, tag],
-        );
+fn a_release_needs_the_tag_of_its_version_or_of_the_next_one() {
+    let machine = Machine::new().program("rustc", "echo host: x");
+    let version = "sed -i 's/^version = .*/version = \"0.1.0\"/' Cargo.toml";
+    machine.says(version, true, &[]);
+    let [no_tag, no_successor] = ["is no tag of a version", "the version here is 0.1.0"];
+    for (tag, reason) in [
+        ("", no_tag),
+        ("0.1.0", no_tag),
+        ("v1.0", no_tag),
+        ("v0.01.0", no_tag),
+        ("v1.0.0-rc10", no_tag),
+        ("v1.0.0-beta1", no_tag),
+        ("v9.9.9", no_successor),
+        ("v0.0.9", no_successor),
+        ("v0.1.2", no_successor),
+        ("v2.0.0-rc1", no_successor),
+    ] {
+        machine.says(&format!("make release TAG='{tag}'"), false, &[reason, tag]);
+    }
+    let mut machine = machine.server();
+    for name in ["dpkg-shlibdeps", "python3", "xz"] {
+        machine = machine.program(name, ":");
+    }
+    for (git, reason) in [
+        ("status*) echo ' M a' ;; *) echo 1 ;;", "isn't clean"),
+        (
+            "status*) ;; *refs/tags*) echo 2 ;; *) echo 1 ;;",
+            "names another commit",
+        ),
+    ] {
+        machine = machine.program("git", &format!("case \"$*\" in {git} esac"));
+        for tag in ["v0.1.0", "v0.1.0-rc1", "v0.1.1", "v0.2.0", "v1.0.0-rc9"] {
+            let line = format!("make release TAG={tag} LIBRARIES=");
+            machine.says(&line, false, &[reason]);
+        }
     }
 }
 
