@@ -51,9 +51,14 @@ fn outcome(client: &mut Client, command: &str, key: &str) -> String {
     let reply = client.call(command);
     let info = client.call(format!("LOCK.INFO {key}"));
     let text = format!("{reply:?} {info:?}").replace(key, "key");
-    let is_long = |word: &&str| word.len() < 5 || !word.bytes().all(|it| it.is_ascii_digit());
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
-    words.filter(is_long).collect::<Vec<_>>().join(" ")
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+    let kept = words.iter().enumerate().filter(|(at, word)| {
+        let is_time = *at > 1 && words[at - 2..*at] == ["ms", "int"];
+        !is_number(word) || (word.len() < 5 && !is_time)
+    });
+    kept.map(|(_, word)| *word).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
