@@ -1,128 +1,98 @@
 /** Commands, each sent to the server of its key, and sent again after an outage. */
 
-import type { Call, Sender } from './connection.js';
+import type { Call, Line } from './connection.js';
+import type { Crowd } from './crowd.js';
 import {
   finalError,
   isOutage,
+  isPassing,
   NoReply,
-  noReply,
-  outageIn,
+  outageOf,
   scrub,
-  UnavailableError,
+  type UnavailableError,
 } from './errors.js';
-import type { Messages } from './messages.js';
-import type { Word } from './options.js';
+import type { Options, Word } from './options.js';
 import { isClosed, type Servers } from './servers.js';
 import { Bell, ignore, now } from './time.js';
 
-export const FIRST_PAUSE_MS = 50;
+const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 1000;
-
-/** Yields the pause before each next try. */
-export function* pauses(): Generator<number, never> {
-  for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS))
-    yield pauseMs;
-}
 
 /** Sends commands for the locks of one client. */
 export class Commands {
-  readonly servers: Servers;
-  readonly messages: Messages;
-  readonly timeoutMs: number;
-  /** Tells the program of an outage, or of a refusal, that ends no call. */
-  readonly tellUnavailable: (error: unknown) => void;
+  /** Acquires that wait, by their keys. */
+  readonly crowds = new Map<string, Crowd>();
   /** Servers whose outage the observer knows of. */
   readonly #down = new Set<string>();
 
   constructor(
-    servers: Servers,
-    messages: Messages,
-    timeoutMs: number,
-    tellUnavailable: (error: unknown) => void,
-  ) {
-    this.servers = servers;
-    this.timeoutMs = timeoutMs;
-    this.messages = messages;
-    this.tellUnavailable = tellUnavailable;
-  }
+    readonly servers: Servers,
+    /** Tells the program of an outage, or of a refusal, that ends no call. */
+    readonly tellUnavailable: (error: unknown) => void,
+  ) {}
 
-  get attemptMs(): number {
-    return this.servers.attemptMs;
-  }
-
-  /** Sends a command once, and returns its reply. Throws an UnavailableError after an outage. */
+  /** Sends a command once, and returns its reply. */
   async ask(
     key: string,
     words: Word[],
     call: Call,
     until: number,
-    sender: Sender = this.servers.holds,
+    line: Line = this.servers.holds,
   ): Promise<unknown> {
-    this.servers.check();
     const leftMs = until - now();
-    try {
-      if (leftMs <= 0) throw noReply();
-      const reply = await sender.send(key, words, call, leftMs);
-      if (this.#down.size > 0) this.#down.delete(this.servers.nameOf(key));
-      return reply;
-    } catch (error) {
-      throw call.signal?.aborted ? call.signal.reason : this.failed(error, key, call, leftMs);
-    }
+    if (leftMs <= 0) throw new NoReply();
+    const reply = await line.send(key, words, call, leftMs);
+    if (this.#down.size > 0) this.#down.delete(this.servers.nameOf(key));
+    return reply;
   }
 
-  /** Returns the error of a call: the outage, or the error that ends the call. */
-  failed(error: unknown, key: string, call: Call, ms: number): unknown {
-    if (!this.servers.link.isOpen) return isClosed();
-    const server = this.servers.nameOf(key);
-    if (call.token !== '') scrub(error, call.token);
-    const text = outageIn(error, server);
-    if (text === undefined) return finalError(error);
-    const seconds = Math.max(Math.round(ms), 0) / 1000;
-    const said = error instanceof NoReply ? `no answer from ${server} within ${seconds} s` : text;
-    return Object.assign(new UnavailableError(said, { cause: error }), { server });
+  /** Sends a command about all keys of a lock. Returns true if the token holds each of them. */
+  async holdsAll({ name, keys }: Options, words: Word[], call: Call, end: number) {
+    return Number(await this.ask(name, words, call, end)) === keys.length;
   }
 
-  /** Repeats an action after outages, until it succeeds or the time is over. */
+  /**
+   * Repeats an action about a key after outages, until it succeeds. Throws an UnavailableError if
+   * the time is over before.
+   */
   async retry<T>(
+    key: string,
     act: (end: number) => Promise<T>,
     call: Call,
     until: number,
     reports = call.isBackground,
   ): Promise<T> {
-    let fault: UnavailableError | undefined;
-    for (const pauseMs of pauses()) {
-      const began = now();
+    for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
+      let fault: unknown;
       try {
-        return await act(Math.min(until, began + this.attemptMs));
+        return await act(Math.min(until, now() + this.servers.attemptMs));
       } catch (error) {
-        if (!isOutage(error)) throw error;
-        // A last try that had little time says nothing about the cause.
-        if (!fault || until - began > FIRST_PAUSE_MS) fault = error;
+        fault = this.#faultOf(error, key, call);
       }
-      if (reports) this.report(fault);
-      await this.pause(pauseMs, call, until, fault);
+      if (!isOutage(fault)) throw fault;
+      if (reports) this.#report(fault);
+      await new Bell().wait(Math.min(pauseMs, until - now()), call);
+      if (now() >= until) throw fault;
     }
-    throw fault;
   }
 
-  /** Pauses before the next try. Throws the fault if there is no time for one. */
-  async pause(ms: number, call: Call, until: number, fault: unknown) {
-    const leftMs = until - now();
-    if (leftMs <= 0) throw fault;
-    const beforeLastMs = leftMs - FIRST_PAUSE_MS;
-    await new Bell().wait(
-      Math.min(ms, beforeLastMs > 0 ? beforeLastMs : leftMs),
-      call.signal,
-      call.isBackground,
-    );
-    call.signal?.throwIfAborted();
+  /** Repeats an action until the command timeout is over. */
+  retryBriefly<T>(key: string, act: (end: number) => Promise<T>, call: Call): Promise<T> {
+    return this.retry(key, act, call, now() + this.servers.timeoutMs);
+  }
+
+  /** Returns the error of a call: the outage, or the error that ends the call. */
+  #faultOf(error: unknown, key: string, { token, signal }: Call): unknown {
+    if (signal?.aborted) return signal.reason;
+    if (!this.servers.link.isOpen) return isClosed();
+    scrub(error, token);
+    return isPassing(error) ? outageOf(error, this.servers.nameOf(key)) : finalError(error);
   }
 
   /** Tells the observer of an outage, once until the server replies again. */
-  report(fault: UnavailableError) {
-    const { server = '' } = fault;
-    if (this.#down.has(server)) return;
-    this.#down.add(server);
+  #report(fault: UnavailableError & { server: string }) {
+    if (this.#down.has(fault.server)) return;
+    this.#down.add(fault.server);
     this.tellUnavailable(fault);
   }
 }

@@ -4,7 +4,7 @@
  * is.
  */
 
-import { Bell, now } from './time.js';
+import { Bell, now, type Waits } from './time.js';
 
 /** Most acquires of a process that wait for the same keys at the server. */
 const MOST_ASKING = 4;
@@ -22,44 +22,39 @@ export class Crowd {
   }
 
   /** Waits, in order, until few ask the server. Returns false if the time is over first. */
-  async enter(until: number, signal: AbortSignal | undefined): Promise<boolean> {
+  async enter(until: number, waits: Waits): Promise<boolean> {
     if (this.#free > 0) {
       this.#free -= 1;
       return true;
     }
     const turn = new Bell();
     this.#waiting.add(turn);
-    // A turn that came is removed by the one that gave it.
-    while (this.#waiting.has(turn) && !signal?.aborted && now() < until)
-      await turn.wait(until - now(), signal);
-    const isIn = !this.#waiting.delete(turn);
-    if (isIn && signal?.aborted) this.leave();
-    signal?.throwIfAborted();
+    let isIn = false;
+    try {
+      isIn = await turn.wait(until - now(), waits);
+    } finally {
+      // A turn that came too late goes to the next.
+      if (!this.#waiting.delete(turn) && !isIn) this.leave();
+    }
     return isIn;
   }
 
   /** Lets the next acquire ask. */
   leave() {
     const [next] = this.#waiting;
-    if (!next) {
-      this.#free += 1;
-      if (this.#free === MOST_ASKING) this.#emptied();
+    if (next) {
+      this.#waiting.delete(next);
+      next.ring();
       return;
     }
-    this.#waiting.delete(next);
-    next.ring();
+    this.#free += 1;
+    if (this.#free === MOST_ASKING) this.#emptied();
   }
 }
 
-/** The crowds of all keys. One is forgotten when no acquire has it. */
-export class Crowds {
-  readonly #crowds = new Map<string, Crowd>();
-
-  of(name: string): Crowd {
-    const known = this.#crowds.get(name);
-    if (known) return known;
-    const crowd = new Crowd(() => this.#crowds.delete(name));
-    this.#crowds.set(name, crowd);
-    return crowd;
-  }
+/** Returns the crowd of a key. It is forgotten when no acquire has it. */
+export function crowdOf(crowds: Map<string, Crowd>, name: string): Crowd {
+  const crowd = crowds.get(name) ?? new Crowd(() => crowds.delete(name));
+  crowds.set(name, crowd);
+  return crowd;
 }

@@ -1,7 +1,6 @@
 /** The errors and types that both entries share. The entries add their `Locks`. */
 
 export {
-  CancelledError,
   DeadlockError,
   LockLostError,
   ModuleMissingError,
@@ -11,6 +10,6 @@ export {
   RedisLockError,
   UnavailableError,
 } from './errors.js';
-export type { Grant, GrantState, Work } from './grant.js';
+export type { Grant, Work } from './grant.js';
 export type { Lock, LockOptions, LocksOptions, Observer, Outcome } from './locks.js';
 export type { AcquireOptions } from './options.js';

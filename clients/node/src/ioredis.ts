@@ -1,11 +1,11 @@
 /** Locks over a client of ioredis. */
 
-import { type Cluster, type ClusterNode, Command, type Redis, type RedisOptions } from 'ioredis';
+import { type Cluster, Command, type Redis, type RedisOptions } from 'ioredis';
 
-import type { Wire } from './connection.js';
-import { ATTEMPT_MS, connected, Locks as LocksOfLink, type LocksOptions } from './locks.js';
-import type { Link, Node } from './servers.js';
-import { slotOf } from './slot.js';
+import type { Node, Wire } from './connection.js';
+import { Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import type { Link } from './servers.js';
+import { isShardChannel, slotOf } from './slot.js';
 
 export * from './index.js';
 
@@ -35,16 +35,19 @@ const settings = (attemptMs: number): RedisOptions => ({
   keyPrefix: '',
 });
 
-const duplicateOf = (client: Redis, attemptMs: number): Redis =>
-  client.duplicate({
-    ...settings(attemptMs),
-    lazyConnect: true,
-    enableOfflineQueue: false,
-    retryStrategy: () => null,
-  });
-
-const duplicateOfCluster = (client: Cluster, attemptMs: number): Cluster =>
-  client.duplicate(nodesOf(client), {
+function duplicateOf(client: Client, attemptMs: number): Client {
+  if (!isCluster(client)) {
+    return client.duplicate({
+      ...settings(attemptMs),
+      lazyConnect: true,
+      enableOfflineQueue: false,
+      retryStrategy: () => null,
+    });
+  }
+  // The seeds may be gone, so the other nodes that the client knows are seeds, too.
+  const known = client.nodes().map(({ options: { host, port } }) => ({ host, port }));
+  const { startupNodes } = client as unknown as { startupNodes: typeof known };
+  return client.duplicate([...startupNodes, ...known], {
     lazyConnect: true,
     // Without it, ioredis refuses commands while it connects to a node.
     enableOfflineQueue: true,
@@ -55,17 +58,6 @@ const duplicateOfCluster = (client: Cluster, attemptMs: number): Cluster =>
     slotsRefreshTimeout: Math.ceil(attemptMs / 4),
     redisOptions: { ...client.options.redisOptions, ...settings(attemptMs) },
   });
-
-/**
- * Returns a cluster's seeds and the other nodes that the client knows, because the seeds may be
- * gone.
- */
-function nodesOf(client: Cluster): ClusterNode[] {
-  const { startupNodes } = client as unknown as { startupNodes: ClusterNode[] };
-  return [
-    ...startupNodes,
-    ...client.nodes().map(({ options: { host, port } }) => ({ host, port })),
-  ];
 }
 
 /** Keeps the sockets of a client from keeping the process alive. */
@@ -86,16 +78,10 @@ async function opened(client: Client) {
   }
 }
 
-/** A wire, and the client of a cluster that it is, which knows the nodes. */
-interface IoredisWire extends Wire {
-  readonly cluster: Cluster | undefined;
-}
-
-function wireOf(own: Client, ended: () => void): IoredisWire {
+function wireOf(own: Client, ended: () => void): Wire {
   unref(own);
   own.once('end', ended);
   return {
-    cluster: isCluster(own) ? own : undefined,
     ready: opened(own),
     send(key, [name, ...args]) {
       const command = new Command(name as string, args, { replyEncoding: 'utf8' });
@@ -104,53 +90,44 @@ function wireOf(own: Client, ended: () => void): IoredisWire {
       return own.sendCommand(command) as Promise<unknown>;
     },
     subscribe: (channel, heard) => subscribe(own as Redis, channel, heard),
-    ping: () => own.ping(),
+    node: (key) => (isCluster(own) ? nodeOf(own, key) : undefined),
     close: () => own.disconnect(),
   };
 }
 
 /** Subscribes on a node's connection, which ends if the slot of the channel moves. */
-async function subscribe(own: Redis, channel: string, heard: (message: string) => void) {
-  const event = isShardChannel(channel) ? 'smessage' : 'message';
+function subscribe(own: Redis, channel: string, heard: (message: string) => void) {
+  const isSharded = isShardChannel(channel);
+  const event = isSharded ? 'smessage' : 'message';
   if (own.listenerCount(event) === 0) {
     own.on(event, (_channel, message) => heard(message));
     // ioredis 5 takes the message of a moved slot for a fault.
     for (const end of ['moved', 'error']) own.on(end, () => own.disconnect());
   }
-  await (isShardChannel(channel) ? own.ssubscribe(channel) : own.subscribe(channel));
+  return isSharded ? own.ssubscribe(channel) : own.subscribe(channel);
 }
 
-const isShardChannel = (channel: string) => channel.endsWith('}');
-
-function nodeOf(client: Cluster, key: string, attemptMs: number): Node | undefined {
-  const address = client.slots[slotOf(key)]?.[0];
-  const node = client.nodes('master').find((each) => addressOf(each) === address);
-  return (
-    node && { name: addressOf(node), opens: (ended) => wireOf(duplicateOf(node, attemptMs), ended) }
-  );
+function nodeOf(cluster: Cluster, key: string): Node | undefined {
+  const address = cluster.slots[slotOf(key)]?.[0];
+  const node = cluster.nodes('master').find((each) => addressOf(each) === address);
+  return node && toServer(node, addressOf(node));
 }
 
-function linkTo(client: Client, attemptMs: number): Link {
+const toServer = (client: Client, name: string): Node => ({
+  name,
+  opens: (attemptMs, ended) => wireOf(duplicateOf(client, attemptMs), ended),
+});
+
+function linkTo(client: Client): Link {
   const name = isCluster(client) ? 'the cluster' : (client.options.name ?? addressOf(client));
-  const opens = (ended: () => void) =>
-    wireOf(
-      isCluster(client) ? duplicateOfCluster(client, attemptMs) : duplicateOf(client, attemptMs),
-      ended,
-    );
   return {
+    ...toServer(client, name),
     get isOpen() {
       return client.status !== 'end';
     },
     prefix: client.options.keyPrefix ?? '',
     isCluster: isCluster(client),
-    name,
-    opens,
-    node(wire, key) {
-      if (!isCluster(client)) return { name, opens };
-      const { cluster } = (wire ?? {}) as Partial<IoredisWire>;
-      return cluster && nodeOf(cluster, key, attemptMs);
-    },
-    onClose: (listener) => void client.on('end', listener),
+    failsOver: isCluster(client) || client.options.sentinels != null,
   };
 }
 
@@ -161,9 +138,6 @@ const isClient = (it: unknown): it is Client =>
 export class Locks extends LocksOfLink {
   constructor(client: Redis | Cluster, options: LocksOptions = {}) {
     if (!isClient(client)) throw new TypeError('client: expected a Redis or Cluster of ioredis');
-    // Another server may have taken over, so the library soon looks for it.
-    const failsOver = isCluster(client) || client.options.sentinels != null;
-    const failoverMs = failsOver ? ATTEMPT_MS : Infinity;
-    super(...connected((attemptMs) => linkTo(client, attemptMs), failoverMs, options));
+    super(linkTo(client), options);
   }
 }

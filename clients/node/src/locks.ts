@@ -1,15 +1,10 @@
 /** Locks and their factory. */
 
-import { randomBytes } from 'node:crypto';
-import { inspect } from 'node:util';
-
-import { Acquire } from './acquire.js';
+import { Acquire, type Granted } from './acquire.js';
 import { Commands } from './commands.js';
-import { Crowds } from './crowd.js';
+import { Call } from './connection.js';
 import { NotAcquiredError } from './errors.js';
 import { type Grant, Hold, type Parts, type Work } from './grant.js';
-import { Keeper } from './keeper.js';
-import { Messages } from './messages.js';
 import { tell, warn } from './observer.js';
 import {
   type AcquireOptions,
@@ -20,7 +15,6 @@ import {
   limitOf,
   Options,
   type Settings,
-  timeMs,
 } from './options.js';
 import { type Link, Servers } from './servers.js';
 import { now } from './time.js';
@@ -49,44 +43,26 @@ export interface LocksOptions {
   observer?: Observer | undefined;
 }
 
-const TIMEOUT_MS = 1000;
-/** Longest time of one attempt of several: there is time for another one. */
-export const ATTEMPT_MS = 1000;
-
-const TOKEN_BYTES = 16;
-let randomness = Buffer.alloc(0);
-
-/** Returns 128 random bits in hex. perf: the system's generator takes as long for many tokens. */
-function newToken(): string {
-  if (randomness.length === 0) randomness = randomBytes(64 * TOKEN_BYTES);
-  const token = randomness.toString('hex', 0, TOKEN_BYTES);
-  randomness = randomness.subarray(TOKEN_BYTES);
-  return token;
-}
-
 const notAcquired = () => new NotAcquiredError('another client had the lock all the time');
 
 /** The parts that all locks of one `Locks` share. */
 interface Shared extends Parts {
-  readonly crowds: Crowds;
   readonly observer: Observer;
 }
 
 /** A lock: keys and options. All tasks may share it, because it has no state. */
 export class Lock {
+  readonly keys: readonly string[];
   readonly #shared: Shared;
   readonly #options: Options;
   readonly #onLost: LockOptions['onLost'];
 
   /** @internal */
   constructor(shared: Shared, options: Options, onLost: LockOptions['onLost']) {
+    this.keys = options.keys;
     this.#shared = shared;
     this.#options = options;
     this.#onLost = onLost;
-  }
-
-  get keys(): readonly string[] {
-    return this.#options.keys;
   }
 
   /**
@@ -94,13 +70,29 @@ export class Lock {
    * an UnavailableError if no server could be asked until then.
    */
   async acquire(options: AcquireOptions = {}): Promise<Grant | undefined> {
-    return this.#acquire(options, limitOf(options, this.#options));
+    const limitMs = limitOf(options, this.#options);
+    const { signal } = options;
+    const { commands, observer } = this.#shared;
+    const began = now();
+    const acquire = new Acquire(commands, this.#options, limitMs, signal);
+    let outcome: Outcome = 'failed';
+    try {
+      const granted = await acquire.run();
+      outcome = granted ? 'granted' : 'not acquired';
+      return granted && this.granted(granted);
+    } catch (error) {
+      if (signal?.aborted) outcome = 'cancelled';
+      throw error;
+    } finally {
+      if (observer.waited && (acquire.hasWaited || outcome !== 'granted'))
+        tell(() => observer.waited!(this, now() - began, outcome));
+    }
   }
 
   /** Tries once. Returns a grant, or undefined if another client has the lock. */
   async tryAcquire(options: Pick<AcquireOptions, 'signal'> = {}): Promise<Grant | undefined> {
-    limitOf(options, this.#options);
-    return this.#acquire(options, 0);
+    checkObject('options', options);
+    return this.acquire({ ...options, waitMs: 0 });
   }
 
   /**
@@ -115,78 +107,45 @@ export class Lock {
     return grant.using(work);
   }
 
-  async #acquire({ signal }: AcquireOptions, limitMs: number): Promise<Grant | undefined> {
-    const { commands, crowds } = this.#shared;
-    const began = now();
-    const token = newToken();
-    const hold = (fence: number) => this.hold(token, fence);
-    const acquire = new Acquire(commands, crowds, {
-      options: this.#options,
-      token,
-      limitMs,
-      signal,
-      hold,
-    });
-    let outcome: Outcome = 'failed';
-    try {
-      const held = await acquire.run();
-      outcome = held ? 'granted' : 'not acquired';
-      return held && this.granted(held);
-    } catch (error) {
-      if (signal?.aborted) outcome = 'cancelled';
-      throw error;
-    } finally {
-      const { observer } = this.#shared;
-      if (observer.waited && (acquire.hasWaited || outcome !== 'granted')) {
-        tell(() => observer.waited!(this, now() - began, outcome));
-      }
-    }
-  }
-
-  /** @internal */
-  hold(token: string, fence: number): Hold {
-    return new Hold(this.#shared, this.#options, this.#onLost, token, fence);
-  }
-
-  /** @internal */
-  granted(hold: Hold): Grant {
-    const { keeper, observer } = this.#shared;
-    const { grant } = hold;
-    keeper.hold(hold);
+  /** @internal Returns the grant of a token that the server knows, or may know. */
+  granted(granted: Granted): Grant {
+    const { observer } = this.#shared;
+    const { grant } = new Hold(this.#shared, this.#options, granted, this.#onLost);
     if (observer.granted) tell(() => observer.granted!(grant));
     return grant;
   }
 
-  [inspect.custom](): string {
-    return `Lock { keys: ${inspect(this.keys)} }`;
+  /** @internal Returns the grant of a token that another process acquired, unless it has ended. */
+  async adopt(token: string, fence: number): Promise<Grant | undefined> {
+    const { name, firstLeaseMs } = this.#options;
+    const { commands } = this.#shared;
+    const call = new Call(token);
+    const words = this.#options.extend(token, firstLeaseMs);
+    const extend = (end: number) => commands.holdsAll(this.#options, words, call, end);
+    if (!(await commands.retryBriefly(name, extend, call))) return undefined;
+    // A command of the first process may still arrive.
+    return this.granted({ token, fence, sentAt: call.sentAt, isUnclear: true });
   }
 }
 
 /** Factory of locks over one client. */
 export class Locks {
-  /** @internal */
-  readonly commands: Commands;
+  readonly #servers: Servers;
   readonly #shared: Shared;
 
   /** @internal */
-  constructor(servers: Servers, messages: Messages, timeoutMs: number, observer: Observer) {
+  constructor(of: Link | Servers, { commandTimeoutMs, observer = {} }: LocksOptions) {
+    checkObject('observer', observer);
+    this.#servers = of instanceof Servers ? of : new Servers(of, commandTimeoutMs);
     const unavailable = (error: unknown) =>
       tell(() => (observer.unavailable ?? warn).call(observer, error as Error));
-    this.commands = new Commands(servers, messages, timeoutMs, unavailable);
-    const tellLost = (grant: Grant) => observer.lost && tell(() => observer.lost!(grant));
-    this.#shared = {
-      commands: this.commands,
-      keeper: new Keeper(),
-      crowds: new Crowds(),
-      observer,
-      tellLost,
-    };
+    const commands = new Commands(this.#servers, unavailable);
+    this.#shared = { commands, observer, held: new Set() };
   }
 
   /** @internal Returns locks on the same connections, with an observer of their own. */
   observedBy(observer: Observer): Locks {
-    const { servers, messages, timeoutMs } = this.commands;
-    return new Locks(servers, messages, timeoutMs, observer);
+    return new Locks(this.#servers, { observer });
   }
 
   /** Returns a lock. Several keys are granted together or not at all. */
@@ -194,11 +153,8 @@ export class Locks {
     checkObject('options', options);
     const { onLost, ...settings } = options;
     if (onLost !== undefined) callback('onLost', onLost);
-    return new Lock(
-      this.#shared,
-      new Options(keys, this.commands.servers.link.prefix, settings),
-      onLost,
-    );
+    const checked = new Options(keys, this.#servers.link.prefix, settings);
+    return new Lock(this.#shared, checked, onLost);
   }
 
   /** Returns a grant that another process acquired and detached, or undefined if it has ended. */
@@ -210,11 +166,7 @@ export class Locks {
   ): Promise<Grant | undefined> {
     checkToken(token);
     if (!Number.isSafeInteger(fence)) throw new TypeError('fence: expected a whole number');
-    const lock = this.lock(keys, options);
-    const hold = lock.hold(token, fence);
-    // A command of the first process may still arrive.
-    hold.isUnclear = true;
-    return (await hold.takeOver(hold.options.firstLeaseMs)) ? lock.granted(hold) : undefined;
+    return this.lock(keys, options).adopt(token, fence);
   }
 
   /**
@@ -233,46 +185,22 @@ export class Locks {
     callback('compute', compute);
     const lock = this.lock(keys, options);
     const readers = this.lock(keys, { ...options, shared: true });
-    const first = (await read()) ?? undefined;
-    if (first !== undefined) return first;
-    let grant = await lock.tryAcquire();
-    if (!grant) {
-      const result = (await readers.using(() => read())) ?? undefined;
-      if (result !== undefined) return result;
-      // The one that computed failed, so the others take turns.
-      grant = await lock.acquire();
-    }
-    if (!grant) throw notAcquired();
-    return grant.using(async () => (await read()) ?? compute());
+    const first = await read();
+    if (first != null) return first;
+    const work = async () => (await read()) ?? compute();
+    const grant = await lock.tryAcquire();
+    if (grant) return grant.using(work);
+    const result = await readers.using(() => read());
+    // If the one that computed failed, the others take turns.
+    return result ?? lock.using(work);
   }
 
   /** Releases all grants of these locks. Returns how many of them still held. */
   async releaseAll(): Promise<number> {
-    const until = now() + this.commands.timeoutMs;
-    const releases = [...this.#shared.keeper.held].map((hold) => hold.release(until));
+    const releases = [...this.#shared.held].map(({ grant }) => grant.release());
     const ends = await Promise.allSettled(releases);
     const failed = ends.find((end) => end.status === 'rejected');
     if (failed) throw failed.reason;
     return ends.filter((end) => end.status === 'fulfilled' && end.value).length;
   }
-
-  [inspect.custom](): string {
-    return `Locks { held: ${inspect([...this.#shared.keeper.held].map(({ options }) => options.keys))} }`;
-  }
-}
-
-/**
- * @internal Makes the parts of locks over a client. `linkTo` gets the time of an
- * attempt, which is at most `failoverMs`.
- */
-export function connected(
-  linkTo: (attemptMs: number) => Link,
-  failoverMs: number,
-  { commandTimeoutMs = TIMEOUT_MS, observer = {} }: LocksOptions,
-): ConstructorParameters<typeof Locks> {
-  checkObject('observer', observer);
-  const timeoutMs = timeMs('commandTimeoutMs', commandTimeoutMs);
-  const attemptMs = Math.min(Math.max(Math.min(timeoutMs, ATTEMPT_MS), timeoutMs / 3), failoverMs);
-  const servers = new Servers(linkTo(attemptMs), attemptMs);
-  return [servers, new Messages(servers), timeoutMs, observer];
 }

@@ -2,29 +2,42 @@
 
 import { randomBytes } from 'node:crypto';
 
-import type { Line } from './connection.js';
-import { NoReply, noReply, replyCode } from './errors.js';
-import type { Node, Servers } from './servers.js';
+import { Call, type Line, type Node } from './connection.js';
+import { isPassing } from './errors.js';
 import { slotOf } from './slot.js';
-import { Bell, ignore, now, unlessAborted, within } from './time.js';
+import { Bell, ignore, now } from './time.js';
 
-/** Pause before another subscription to a channel whose slot has moved. */
-const MOVED_MS = 50;
+/** Pause before another subscription to a channel, whose slot may be moving. */
+const PAUSE_MS = 100;
 
 /** Hash tags, one for each slot of a cluster. */
 const tags: string[] = [];
 let lastTag = 0;
 
+/** The servers that send the messages. */
+interface Places {
+  readonly link: { readonly isCluster: boolean };
+  readonly attemptMs: number;
+  node(key: string): Node | undefined;
+  open(node: Node): Line;
+}
+
+/** A connection to one server for messages, and the channels that it hears. */
+interface Listener {
+  readonly line: Line;
+  readonly channels: Set<string>;
+}
+
 export class Messages {
-  readonly #servers: Servers;
+  readonly #places: Places;
   readonly #id = randomBytes(8).toString('hex');
   readonly #bells = new Map<string, Bell>();
   /** Listeners by the name of their node. */
   readonly #listeners = new Map<string, Listener>();
   #last = 0;
 
-  constructor(servers: Servers) {
-    this.#servers = servers;
+  constructor(places: Places) {
+    this.#places = places;
   }
 
   /**
@@ -43,7 +56,7 @@ export class Messages {
 
   /** Returns the channel for a key. In a cluster, its hash tag puts it in the key's slot. */
   channel(key: string): string {
-    if (!this.#servers.link.isCluster) return `redis-lock:${this.#id}`;
+    if (!this.#places.link.isCluster) return `redis-lock:${this.#id}`;
     const slot = slotOf(key);
     while (tags[slot] === undefined) tags[slotOf(String((lastTag += 1)))] ??= String(lastTag);
     return `redis-lock:${this.#id}:{${tags[slot]}}`;
@@ -51,91 +64,43 @@ export class Messages {
 
   /** Waits until it is worthwhile to ask again: for the message, or until the time is over. */
   async hear(key: string, bell: Bell, until: number, signal: AbortSignal | undefined) {
-    const node = this.#servers.node(key);
+    const node = this.#places.node(key);
     if (!node) return;
     const channel = this.channel(key);
-    const listener = this.#listener(node);
-    if (listener.hears(channel)) {
-      if (!(await bell.wait(until - now(), signal))) listener.check();
+    const call = new Call('', signal);
+    const { line, channels } = this.#listener(node);
+    if (channels.has(channel)) {
+      if (!(await bell.wait(until - now(), call))) this.#check(line);
       return;
     }
     // A message may have been missed, so the caller asks again at once.
     try {
-      const subscribes = unlessAborted(listener.subscribe(channel), signal);
-      await within(subscribes, until - now(), noReply);
+      await line.run((wire) => wire.subscribe(channel, this.#heard), call, until - now());
+      channels.add(channel);
     } catch (error) {
+      if (!isPassing(error)) throw error;
       // The next QUEUE tells whether the server lives.
-      if (error instanceof NoReply) return;
-      if (replyCode(error) !== 'MOVED') throw error;
-      await bell.wait(Math.min(MOVED_MS, until - now()), signal);
+      await bell.wait(Math.min(PAUSE_MS, until - now()), call);
     }
+  }
+
+  /** Looks whether a connection lives, after a time in which no message came. */
+  #check(line: Line) {
+    line.send('', ['ping'], new Call('', undefined, true), this.#places.attemptMs).catch(ignore);
   }
 
   #listener(node: Node): Listener {
     const known = this.#listeners.get(node.name);
     if (known) return known;
-    const listener = new Listener(this.#servers, node, this.#heard, () => {
-      if (this.#listeners.get(node.name) === listener) this.#listeners.delete(node.name);
+    const listener = { line: this.#places.open(node), channels: new Set<string>() };
+    this.#listeners.set(node.name, listener);
+    listener.line.ended.then(() => {
+      this.#listeners.delete(node.name);
       // Messages may have been missed.
       this.#bells.forEach((bell) => bell.ring());
     });
-    this.#listeners.set(node.name, listener);
     return listener;
   }
 
   readonly #heard = (message: string) => this.#bells.get(message)?.ring();
-}
-
-/** A connection to one server for the messages to waiters. */
-class Listener {
-  readonly #servers: Servers;
-  readonly #line: Line;
-  readonly #heard: (message: string) => void;
-  readonly #channels = new Set<string>();
-  readonly #subscribing = new Map<string, Promise<void>>();
-  #isChecking = false;
-
-  constructor(servers: Servers, node: Node, heard: (message: string) => void, ended: () => void) {
-    this.#servers = servers;
-    this.#heard = heard;
-    this.#line = servers.open(node, ended);
-  }
-
-  hears(channel: string): boolean {
-    return this.#channels.has(channel);
-  }
-
-  /** Subscribes, once for all that need the channel at the same time. */
-  subscribe(channel: string): Promise<void> {
-    const known = this.#subscribing.get(channel);
-    if (known) return known;
-    const subscribes = this.#subscribe(channel).finally(() => this.#subscribing.delete(channel));
-    this.#subscribing.set(channel, subscribes);
-    return subscribes;
-  }
-
-  async #subscribe(channel: string) {
-    await this.#replied(
-      this.#line.open().then(() => this.#line.wire.subscribe(channel, this.#heard)),
-    );
-    this.#channels.add(channel);
-  }
-
-  /** Looks whether the connection lives, after a time in which no message came. */
-  check() {
-    if (this.#isChecking) return;
-    this.#isChecking = true;
-    const checks = this.#replied(this.#line.wire.ping());
-    checks.finally(() => (this.#isChecking = false)).catch(ignore);
-  }
-
-  /** Closes the connection if there is no reply. */
-  async #replied(work: Promise<unknown>) {
-    try {
-      await within(work, this.#servers.attemptMs, noReply, true);
-    } catch (error) {
-      if (replyCode(error) === undefined) this.#line.close();
-      throw error;
-    }
-  }
 }

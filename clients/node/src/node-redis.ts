@@ -1,10 +1,10 @@
 /** Locks over a client of node-redis. */
 
-import type { Wire } from './connection.js';
-import { ATTEMPT_MS, connected, Locks as LocksOfLink, type LocksOptions } from './locks.js';
+import type { Node, Wire } from './connection.js';
+import { Locks as LocksOfLink, type LocksOptions } from './locks.js';
 import type { Word } from './options.js';
-import type { Link, Node } from './servers.js';
-import { slotOf } from './slot.js';
+import type { Link } from './servers.js';
+import { isShardChannel, slotOf } from './slot.js';
 import { ignore } from './time.js';
 
 export * from './index.js';
@@ -17,162 +17,108 @@ export interface NodeRedis {
   sendCommand(...words: any[]): Promise<unknown>;
   on(event: string, listener: (error: Error) => void): unknown;
 }
-interface Client extends NodeRedis {
-  readonly isReady?: boolean;
-  readonly options?: { readonly socket?: SocketOptions };
-  readonly _keyPrefix?: string | Buffer;
-  destroy?(): unknown;
-  disconnect?(): unknown;
-  unref?(): void;
-  subscribe(channel: string, listener: (message: string) => void): Promise<unknown>;
-  sSubscribe(channel: string, listener: (message: string) => void): Promise<unknown>;
-}
-interface Cluster extends Client {
-  readonly masters: readonly unknown[];
-  readonly slots: readonly ({ readonly master: { readonly address: string } } | undefined)[];
-  readonly _options?: { readonly defaults?: { readonly socket?: SocketOptions } };
-  nodeClient(node: unknown): Client | Promise<Client>;
-}
-interface SocketOptions {
-  readonly host?: string;
-  readonly port?: number;
-  readonly path?: string;
-}
+type Client = NodeRedis & Record<string, any>;
 
-const isCluster = (client: Client): client is Cluster => 'masters' in client;
+const isCluster = (client: Client) => 'masters' in client;
 const isSentinel = (client: Client) => 'getSentinelNode' in client;
 
 /** Longest silence of a node's connection in a cluster, after which node-redis replaces it. */
 const SILENCE_MS = 60_000;
-/** Time between two looks whether a client was closed. */
-const CLOSE_CHECK_MS = 250;
 
 /** Makes a client that fails at once, and leaves every further attempt to the library. */
 function duplicateOf(client: Client, attemptMs: number): Client {
-  const socket = { reconnectStrategy: false, connectTimeout: attemptMs };
+  const clientSideCache = undefined;
+  if (isSentinel(client)) return client.duplicate({ maxCommandRediscovers: 0, clientSideCache });
+  const defaults = isCluster(client) ? client._options?.defaults : client.options;
+  const socket = {
+    ...defaults?.socket,
+    reconnectStrategy: false,
+    connectTimeout: attemptMs,
+    socketTimeout: isCluster(client) ? SILENCE_MS : undefined,
+  };
   if (isCluster(client)) {
-    const { defaults } = client._options ?? {};
-    const bounded = {
-      ...defaults,
-      socket: { ...defaults?.socket, ...socket, socketTimeout: SILENCE_MS },
-    };
-    return client.duplicate({
-      minimizeConnections: true,
-      clientSideCache: undefined,
-      defaults: bounded,
-    });
+    const bounded = { ...defaults, socket };
+    return client.duplicate({ minimizeConnections: true, clientSideCache, defaults: bounded });
   }
-  if (isSentinel(client))
-    return client.duplicate({ maxCommandRediscovers: 0, clientSideCache: undefined });
-  return client.duplicate({
-    socket: { ...client.options?.socket, ...socket, socketTimeout: undefined },
-    disableOfflineQueue: true,
-    commandsQueueMaxLength: undefined,
-    clientSideCache: undefined,
-  });
-}
-
-/** Opens a client, and calls `ended` once when it is over. */
-async function open(client: Client, ended: () => void) {
-  let isOver = false;
-  let reason: unknown;
-  const over = () => {
-    if (!isOver) ended();
-    isOver = true;
-  };
-  client.unref?.();
-  client.on('end', over);
-  client.on('error', (error) => {
-    reason = error;
-    if (!client.isOpen) over();
-  });
-  try {
-    await client.connect();
-  } catch (error) {
-    throw reason ?? error;
-  }
-}
-
-/**
- * Returns a function that closes a client. One that is connecting closes once it has its socket.
- */
-function closing(own: Client, ready: Promise<unknown>): () => void {
-  let isConnected = false;
-  let isClosed = false;
-  const end = () => {
-    if (isConnected && isClosed && own.isOpen)
-      void Promise.resolve(own.destroy ? own.destroy() : own.disconnect?.()).catch(ignore);
-  };
-  const connected = () => {
-    isConnected = true;
-    end();
-  };
-  own.on('connect', connected);
-  ready.then(connected, ignore);
-  return () => {
-    isClosed = true;
-    end();
-  };
+  const queue = { disableOfflineQueue: true, commandsQueueMaxLength: undefined };
+  return client.duplicate({ ...queue, socket, clientSideCache });
 }
 
 function send(client: Client, key: string, words: Word[]): Promise<unknown> {
-  if (isCluster(client)) {
-    // node-redis fails with a TypeError where no node serves a slot.
-    if (!client.slots[slotOf(key)])
-      return Promise.reject(new Error('no node serves the slot of the key'));
-    return client.sendCommand(key, false, words);
+  if (isSentinel(client)) return client.sendCommand(false, words);
+  if (!isCluster(client)) return client.sendCommand(words);
+  // node-redis fails with a TypeError where no node serves a slot.
+  if (client.slots[slotOf(key)]) return client.sendCommand(key, false, words);
+  return Promise.reject(new Error('no node serves the slot of the key'));
+}
+
+/** A duplicate of a client that is still being made. */
+class Duplicate implements Wire {
+  readonly ready: Promise<void>;
+  readonly #ended: () => void;
+  #own: Client | undefined;
+  #hasSocket = false;
+  #isClosed = false;
+
+  constructor(making: Promise<Client>, attemptMs: number, ended: () => void) {
+    this.#ended = ended;
+    this.ready = making.then((client) => this.#open(duplicateOf(client, attemptMs)));
   }
-  return isSentinel(client) ? client.sendCommand(false, words) : client.sendCommand(words);
+
+  async #open(own: Client) {
+    let reason: unknown;
+    this.#own = own;
+    own.unref?.();
+    own.on('end', this.#ended);
+    // The slot of a shard channel has moved to another node.
+    own.on('sharded-channel-moved', this.#ended);
+    own.on('error', (error) => {
+      reason = error;
+      if (!own.isOpen) this.#ended();
+    });
+    own.on('connect', () => this.#connected());
+    try {
+      if (!this.#isClosed) await own.connect();
+    } catch (error) {
+      throw reason ?? error;
+    }
+    this.#connected();
+  }
+
+  #connected() {
+    this.#hasSocket = true;
+    if (this.#isClosed) this.close();
+  }
+
+  send(key: string, words: Word[]): Promise<unknown> {
+    return send(this.#own!, key, words);
+  }
+
+  subscribe(channel: string, heard: (message: string) => void): Promise<unknown> {
+    const own = this.#own!;
+    return isShardChannel(channel) ? own.sSubscribe(channel, heard) : own.subscribe(channel, heard);
+  }
+
+  node(key: string): Node | undefined {
+    const own = this.#own;
+    if (!own || !isCluster(own)) return undefined;
+    const master = own.slots[slotOf(key)]?.master;
+    return master && toServer(async () => own.nodeClient(master), master.address);
+  }
+
+  /** Closes the client. One that is connecting closes once it has its socket. */
+  close() {
+    this.#isClosed = true;
+    const own = this.#own;
+    if (!this.#hasSocket || !own?.isOpen) return;
+    void Promise.resolve(own.destroy ? own.destroy() : own.disconnect?.()).catch(ignore);
+  }
 }
 
-/** A wire, and the client of a cluster that it is, which knows the nodes. */
-interface NodeRedisWire extends Wire {
-  readonly cluster: Cluster | undefined;
-}
-
-function wireOf(own: Client, ended: () => void): NodeRedisWire {
-  const ready = open(own, ended);
-  const close = closing(own, ready);
-  // The slot of a shard channel has moved to another node.
-  own.on('sharded-channel-moved', close);
-  return {
-    cluster: isCluster(own) ? own : undefined,
-    ready,
-    send: (key, words) => send(own, key, words),
-    subscribe: (channel, heard) =>
-      channel.endsWith('}') ? own.sSubscribe(channel, heard) : own.subscribe(channel, heard),
-    ping: () => send(own, '', ['PING']),
-    close,
-  };
-}
-
-/** A wire to a node, whose client the client of the cluster makes when it is first used. */
-function wireToNode(making: Promise<Client>, attemptMs: number, ended: () => void): Wire {
-  let wire: Wire | undefined;
-  let isClosed = false;
-  const ready = making.then((client) => {
-    wire = wireOf(duplicateOf(client, attemptMs), ended);
-    if (isClosed) wire.close();
-    return wire.ready;
-  });
-  return {
-    ready,
-    send: (key, words) => wire!.send(key, words),
-    subscribe: (channel, heard) => wire!.subscribe(channel, heard),
-    ping: () => wire!.ping(),
-    close() {
-      isClosed = true;
-      wire?.close();
-    },
-  };
-}
-
-function nodeOf(cluster: Cluster, key: string, attemptMs: number): Node | undefined {
-  const master = cluster.slots[slotOf(key)]?.master;
-  if (!master) return undefined;
-  const client = async () => cluster.nodeClient(master);
-  return { name: master.address, opens: (ended) => wireToNode(client(), attemptMs, ended) };
-}
+const toServer = (client: () => Promise<Client>, name: string): Node => ({
+  name,
+  opens: (attemptMs, ended) => new Duplicate(client(), attemptMs, ended),
+});
 
 function addressOf(client: Client): string {
   if (isCluster(client)) return 'the cluster';
@@ -181,32 +127,19 @@ function addressOf(client: Client): string {
   return path ?? `${host}:${port}`;
 }
 
-function linkTo(client: Client, attemptMs: number): Link {
+function linkTo(client: Client): Link {
   // A client that never got ready isn't closed: the library's own connections tell why they fail.
   const isReady = () => (isCluster(client) ? client.masters.length > 0 : client.isReady === true);
   let wasReady = isReady();
-  for (const event of ['connect', 'ready']) client.on(event, () => (wasReady ||= isReady()));
-  const name = addressOf(client);
-  const opens = (ended: () => void) => wireOf(duplicateOf(client, attemptMs), ended);
   return {
+    ...toServer(async () => client, addressOf(client)),
     get isOpen() {
+      wasReady ||= isReady();
       return client.isOpen || !wasReady;
     },
     prefix: String(client._keyPrefix ?? ''),
     isCluster: isCluster(client),
-    name,
-    opens,
-    node(wire, key) {
-      if (!isCluster(client)) return { name, opens };
-      const { cluster } = (wire ?? {}) as Partial<NodeRedisWire>;
-      return cluster && nodeOf(cluster, key, attemptMs);
-    },
-    onClose(listener) {
-      for (const event of ['end', 'disconnect']) client.on(event, listener);
-      // Sentinel's client has no event for its end, and in version 4 a cluster's has none.
-      if (isSentinel(client) || !client.destroy)
-        setInterval(() => wasReady && !client.isOpen && listener(), CLOSE_CHECK_MS).unref();
-    },
+    failsOver: isCluster(client) || isSentinel(client),
   };
 }
 
@@ -221,8 +154,6 @@ const isClient = (it: unknown): it is Client =>
 export class Locks extends LocksOfLink {
   constructor(client: NodeRedis, options: LocksOptions = {}) {
     if (!isClient(client)) throw new TypeError('client: expected a client of node-redis');
-    // Another server may have taken over, so the library soon looks for it.
-    const failoverMs = isCluster(client) || isSentinel(client) ? ATTEMPT_MS : Infinity;
-    super(...connected((attemptMs) => linkTo(client, attemptMs), failoverMs, options));
+    super(linkTo(client), options);
   }
 }

@@ -57,25 +57,8 @@ const MARGIN_MS = 1000;
 /** Time for which the server keeps a place after the limit. */
 const KEEP_AFTER_LIMIT_MS = 1000;
 
-function number(name: string, value: unknown, least: number, most: number): number {
-  if (typeof value !== 'number')
-    throw new TypeError(`${name}: expected a number, not ${typeof value}`);
-  if (!(value >= least && value <= most))
-    throw new RangeError(`${name}: expected ${least} to ${most}, not ${value}`);
-  return value;
-}
-
-const whole = (most: number) => (name: string, value: unknown) => {
-  if (Number.isInteger(number(name, value, 1, most))) return value as number;
-  throw new RangeError(`${name}: expected a whole number, not ${value}`);
-};
-
-/** Checks a time, and rounds it up to whole milliseconds. */
-export const timeMs = (name: string, value: unknown, least = Number.MIN_VALUE): number =>
-  Math.ceil(number(name, value, least, LONGEST_MS));
-const timeOrZeroMs = (name: string, value: unknown): number => timeMs(name, value, 0);
-const limitMs = (name: string, value: unknown): number =>
-  value === Infinity ? Infinity : timeOrZeroMs(name, value);
+const wrong = (name: string, expected: string, value: unknown) =>
+  new RangeError(`${name}: expected ${expected}, not ${value}`);
 
 const typed =
   <T>(type: string) =>
@@ -83,30 +66,42 @@ const typed =
     if (typeof value === type) return value as T;
     throw new TypeError(`${name}: expected a ${type}, not ${typeof value}`);
   };
+const number = typed<number>('number');
 export const callback = typed<Function>('function');
 const flag = typed<boolean>('boolean');
 const text = typed<string>('string');
+
+/** Checks a time, and rounds it up to whole milliseconds. */
+export function timeMs(name: string, value: unknown, least = Number.MIN_VALUE): number {
+  const ms = number(name, value);
+  if (ms >= least && ms <= LONGEST_MS) return Math.ceil(ms);
+  throw wrong(name, `${least} to ${LONGEST_MS}`, ms);
+}
+const timeOrZeroMs = (name: string, value: unknown): number => timeMs(name, value, 0);
+const orEndless = (check: typeof timeOrZeroMs) => (name: string, value: unknown) =>
+  value === Infinity ? Infinity : check(name, value);
+const limitMs = orEndless(timeOrZeroMs);
+
+const count = (most: number) => (name: string, value: unknown) => {
+  const whole = number(name, value);
+  if (Number.isInteger(whole) && whole >= 1 && whole <= most) return whole;
+  throw wrong(name, `a whole number up to ${most}`, whole);
+};
 
 export function checkObject(name: string, value: unknown) {
   if (typeof value !== 'object' || value === null)
     throw new TypeError(`${name}: expected an object`);
 }
 
-function checkLength(name: string, value: string | Uint8Array, least: number, most: number) {
-  const length = Buffer.byteLength(value);
-  if (length < least || length > most)
-    throw new RangeError(`${name}: expected ${least} to ${most} bytes, not ${length}`);
+function bytes(name: string, value: unknown, least = 0, most = LONGEST_DATA): Buffer {
+  const all = Buffer.from(value instanceof Uint8Array ? value : text(name, value));
+  if (all.length >= least && all.length <= most) return all;
+  throw wrong(name, `${least} to ${most} bytes`, all.length);
 }
 
 export function checkToken(token: unknown) {
-  checkLength('token', text('token', token), 1, LONGEST_TOKEN);
-  if (token === '*') throw new RangeError("token: '*' is not a name");
-}
-
-function bytes(name: string, value: unknown): Buffer {
-  const all = value instanceof Uint8Array ? value : text(name, value);
-  checkLength(name, all, 0, LONGEST_DATA);
-  return Buffer.from(all);
+  bytes('token', text('token', token), 1, LONGEST_TOKEN);
+  if (token === '*') throw wrong('token', 'a name', token);
 }
 
 /** Each option's check, which returns the value in use. */
@@ -114,17 +109,16 @@ const checks = {
   leaseMs: timeMs,
   waitMs: limitMs,
   shared: flag,
-  limit: whole(MOST_PERMITS),
-  permits: whole(MOST_PERMITS),
+  limit: count(MOST_PERMITS),
+  permits: count(MOST_PERMITS),
   session: flag,
   keepMs: timeMs,
   renew: flag,
   marginMs: timeOrZeroMs,
-  maxHoldMs: (name: string, value: unknown) =>
-    value === Infinity ? Infinity : timeMs(name, value),
+  maxHoldMs: orEndless(timeMs),
   atLeastMs: timeOrZeroMs,
-  data: bytes,
-  replicas: whole(MOST_REPLICAS),
+  data: (name: string, value: unknown) => bytes(name, value),
+  replicas: count(MOST_REPLICAS),
 };
 
 const defaults = {
@@ -139,7 +133,7 @@ const defaults = {
 };
 
 /** Options after the checks. Those without a default may be absent. */
-type Checked = { readonly [name in keyof typeof defaults]: ReturnType<(typeof checks)[name]> } & {
+type Checked = Readonly<typeof defaults> & {
   readonly [name in keyof typeof checks]?: ReturnType<(typeof checks)[name]>;
 };
 
@@ -150,13 +144,11 @@ function checkedOf(given: Settings): Checked {
     if (value !== undefined) all[name] = checks[name as keyof typeof checks](name, value);
   }
   const checked = all as unknown as Checked;
-  const { limit, permits, marginMs = 0, leaseMs } = checked;
-  if (permits !== undefined && limit === undefined)
+  const { limit, permits = 1, marginMs = 0, leaseMs } = checked;
+  if (given.permits !== undefined && limit === undefined)
     throw new TypeError('permits: expected a limit with it');
-  if (permits !== undefined && permits > limit!)
-    throw new RangeError(`permits: expected 1 to ${limit}, not ${permits}`);
-  if (marginMs >= leaseMs)
-    throw new RangeError(`marginMs: expected less than leaseMs, not ${marginMs}`);
+  if (permits > (limit ?? 1)) throw wrong('permits', `1 to ${limit}`, permits);
+  if (marginMs >= leaseMs) throw wrong('marginMs', 'less than leaseMs', marginMs);
   return checked;
 }
 
@@ -172,10 +164,10 @@ export function keysOf(keys: unknown, name = 'keys'): readonly string[] {
 /** Checks the options of an acquire, and returns its limit. */
 export function limitOf(options: AcquireOptions, lock: Options): number {
   checkObject('options', options);
-  const { waitMs, signal } = options;
+  const { waitMs = lock.waitMs, signal } = options;
   if (signal !== undefined && !(signal instanceof AbortSignal))
     throw new TypeError('signal: expected an AbortSignal');
-  return waitMs === undefined ? lock.waitMs : limitMs('waitMs', waitMs);
+  return limitMs('waitMs', waitMs);
 }
 
 /** Returns a time as a word: at least one millisecond. */
@@ -188,17 +180,23 @@ export class Options {
   readonly keys: readonly string[];
   /** The keys with the prefix of the client. */
   readonly names: readonly string[];
+  /** First of the names, by which the server is found. */
+  readonly name: string;
   /** Lease that an acquire asks for. */
   readonly firstLeaseMs: number;
   readonly margin: number;
+  /** The longest time for which the server keeps a token's place or grant unasked. */
+  readonly longestTraceMs: number;
   readonly #asked: readonly Word[];
 
   constructor(keys: unknown, prefix: string, given: Settings) {
     Object.assign(this, checkedOf(given));
     this.keys = keysOf(keys);
-    this.names = prefix === '' ? this.keys : this.keys.map((key) => prefix + key);
+    this.names = this.keys.map((key) => prefix + key);
+    this.name = this.names[0]!;
     this.margin = this.marginMs ?? Math.min(this.leaseMs / 10, MARGIN_MS);
     this.firstLeaseMs = Math.min(this.leaseMs, this.maxHoldMs + this.margin);
+    this.longestTraceMs = Math.max(this.firstLeaseMs, this.keepMs);
     const { shared, limit, permits = 1, data } = this;
     this.#asked = [
       'PX',
@@ -209,48 +207,26 @@ export class Options {
     ];
   }
 
-  get name(): string {
-    return this.names[0]!;
+  acquire(token: string): Word[] {
+    return this.#words('ACQUIRE', token, ...this.#asked);
   }
 
-  /** The longest time for which the server keeps a token's place or grant unasked. */
-  get longestTraceMs(): number {
-    return Math.max(this.firstLeaseMs, this.keepMs);
-  }
-
-  acquire(token: string, withinMs: number): Word[] {
-    return this.#words('ACQUIRE', token, ...this.#asked, ...this.#replicated(withinMs));
-  }
-
-  /** Returns the WAIT of a part of the time that is left. The last one leaves no place. */
-  wait(token: string, blockMs: number, leftMs: number, withinMs: number): Word[] {
-    const kept = blockMs >= leftMs ? [] : this.#kept(leftMs);
-    return this.#words(
-      'WAIT',
-      token,
-      ...this.#asked,
-      'BLOCK',
-      word(blockMs),
-      ...kept,
-      ...this.#replicated(withinMs),
-    );
+  /** Returns the ACQUIRE of a token that has the grant, on a connection of its own. */
+  confirm(token: string, withinMs: number): Word[] {
+    const { session, replicas } = this;
+    const tied = session ? ['SESSION'] : [];
+    const copied = replicas ? ['REPLICAS', String(replicas), 'WITHIN', word(withinMs)] : [];
+    return [...this.acquire(token), ...tied, ...copied];
   }
 
   queue(token: string, leftMs: number, channel: string, message: string): Word[] {
-    return this.#words(
-      'QUEUE',
-      token,
-      ...this.#asked,
-      ...this.#kept(leftMs),
-      'NOTIFY',
-      channel,
-      message,
-    );
+    const keepMs = Math.min(this.keepMs, Math.max(leftMs, 0) + KEEP_AFTER_LIMIT_MS);
+    const place = ['KEEP', word(keepMs), 'NOTIFY', channel, message];
+    return this.#words('QUEUE', token, ...this.#asked, ...place);
   }
 
-  extend(token: string, leaseMs: number, ties: boolean): Word[] {
-    const tied = ties ? ['SESSION'] : [];
-    return this.#words('EXTEND', token, 'PX', word(leaseMs), 'GT', ...tied);
+  extend(token: string, leaseMs: number): Word[] {
+    return this.#words('EXTEND', token, 'PX', word(leaseMs), 'GT');
   }
 
   release(token: string): Word[] {
@@ -271,14 +247,5 @@ export class Options {
     const { names } = this;
     if (names.length === 1) return [`LOCK.${verb}`, names[0]!, token, ...rest];
     return [`LOCK.M${verb}`, String(names.length), ...names, token, ...rest];
-  }
-
-  #kept(leftMs: number): Word[] {
-    return ['KEEP', word(Math.min(this.keepMs, Math.max(leftMs, 0) + KEEP_AFTER_LIMIT_MS))];
-  }
-
-  #replicated(withinMs: number): Word[] {
-    if (this.replicas === undefined) return [];
-    return ['REPLICAS', String(this.replicas), 'WITHIN', String(Math.max(1, Math.floor(withinMs)))];
   }
 }

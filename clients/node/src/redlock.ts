@@ -7,14 +7,12 @@ import { EventEmitter } from 'node:events';
 import { inspect } from 'node:util';
 import type { Cluster, Redis } from 'ioredis';
 
-import { goOn } from './commands.js';
-import { Call } from './connection.js';
-import { isOfAnotherType, LockLostError, NotHeldError, UnavailableError } from './errors.js';
+import { isOfAnotherType, LockLostError, NotHeldError } from './errors.js';
 import type { Grant } from './grant.js';
-import type { Lock as Recipe, Locks } from './locks.js';
+import type { LockOptions, Locks } from './locks.js';
 import type { NodeRedis } from './node-redis.js';
 import { tell } from './observer.js';
-import { keysOf, Options, timeMs, type Word } from './options.js';
+import { checkObject, keysOf, timeMs } from './options.js';
 import { Bell, ignore, now } from './time.js';
 
 /** Part of ioredis in use, so that programs with node-redis need no types of ioredis. */
@@ -64,15 +62,13 @@ export class ResourceLockedError extends Error {
 /** Error of a call without success. Its `cause` tells a locked resource from an outage. */
 export class ExecutionError extends Error {
   override readonly name = 'ExecutionError';
-  readonly attempts: readonly Promise<ExecutionStats>[];
 
   constructor(
     message: string,
-    attempts: readonly Promise<ExecutionStats>[],
+    readonly attempts: readonly Promise<ExecutionStats>[],
     options?: ErrorOptions,
   ) {
     super(message, options);
-    this.attempts = attempts;
   }
 }
 
@@ -87,28 +83,18 @@ type Routine<T> = (signal: RedlockAbortSignal, context: UsingContext) => Promise
 
 /** A grant. A lock that another process made can be released and extended by its `value`. */
 export class Lock {
-  readonly redlock: Redlock;
-  readonly resources: string[];
-  /** Owner's token. Whoever knows it controls the lock. */
-  readonly value: string;
-  readonly attempts: readonly Promise<ExecutionStats>[];
-  /** Fence of the grant, greater than the fence of every earlier grant of these resources. */
-  readonly fence: number | undefined;
   #expiration: () => number;
 
   constructor(
-    redlock: Redlock,
-    resources: string[],
-    value: string,
-    attempts: readonly Promise<ExecutionStats>[],
+    readonly redlock: Redlock,
+    readonly resources: string[],
+    /** Owner's token. Whoever knows it controls the lock. */
+    readonly value: string,
+    readonly attempts: readonly Promise<ExecutionStats>[],
     expiration: number | (() => number),
-    fence?: number,
+    /** Fence of the grant, greater than the fence of every earlier grant of these resources. */
+    readonly fence?: number,
   ) {
-    this.redlock = redlock;
-    this.resources = resources;
-    this.value = value;
-    this.attempts = attempts;
-    this.fence = fence;
     this.#expiration = typeof expiration === 'number' ? () => expiration : expiration;
   }
 
@@ -146,6 +132,8 @@ const LEAST_MARGIN_MS = 100;
 const PRECISION_MS = 2;
 /** Most entries of `attempts`: a great `retryCount` would fill the memory. */
 const MOST_ATTEMPTS = 1000;
+/** Least time for which the release of another process's lock is repeated. */
+const LEAST_RELEASE_MS = 1000;
 
 const defaults: Settings = {
   driftFactor: 0.01,
@@ -155,41 +143,33 @@ const defaults: Settings = {
   automaticExtensionThreshold: 500,
 };
 
-const checks: { readonly [name in keyof Settings]: (value: number) => boolean } = {
-  driftFactor: (value) => value >= 0 && value < Infinity,
-  retryCount: (value) =>
-    value === -1 || value === Infinity || (Number.isInteger(value) && value >= 0),
-  retryDelay: (value) => value >= 0 && value < Infinity,
-  retryJitter: (value) => value >= 0 && value < Infinity,
-  automaticExtensionThreshold: (value) => value >= 0 && value < Infinity,
-};
+const isEndless = (retryCount: number) => retryCount === -1 || retryCount === Infinity;
 
 function settingsOf(given: Partial<Settings> = {}, base: Settings): Settings {
-  if (typeof given !== 'object' || given === null)
-    throw new TypeError('settings: expected an object');
+  checkObject('settings', given);
   const settings: { -readonly [name in keyof Settings]: number } = { ...base };
-  for (const [name, isValid] of Object.entries(checks) as [
-    keyof Settings,
-    (value: number) => boolean,
-  ][]) {
-    const value: unknown = given[name];
-    if (value === undefined) continue;
+  for (const name of Object.keys(defaults) as (keyof Settings)[]) {
+    const value: unknown = given[name] === undefined ? base[name] : given[name];
     if (typeof value !== 'number')
       throw new TypeError(`${name}: expected a number, not ${typeof value}`);
-    if (!isValid(value)) throw new RangeError(`${name}: ${value} is out of range`);
+    const isOther = name !== 'retryCount' || !isEndless(value);
+    const isValid = name === 'retryCount' ? Number.isInteger(value) : value < Infinity;
+    if (isOther && !(isValid && value >= 0))
+      throw new RangeError(`${name}: ${value} is out of range`);
     settings[name] = value;
   }
   return settings;
 }
 
-const isEndless = ({ retryCount }: Settings) => retryCount === -1 || retryCount === Infinity;
+function limitMs({ retryCount, retryDelay, retryJitter }: Settings): number {
+  if (isEndless(retryCount)) return Infinity;
+  return Math.min(retryCount * (retryDelay + retryJitter), Number.MAX_SAFE_INTEGER);
+}
 
-function limitMs(settings: Settings): number {
-  if (isEndless(settings)) return Infinity;
-  return Math.min(
-    settings.retryCount * (settings.retryDelay + settings.retryJitter),
-    Number.MAX_SAFE_INTEGER,
-  );
+function checkAcquire(resources: unknown, duration: unknown) {
+  if (!Array.isArray(resources)) throw new TypeError('resources: expected an array of strings');
+  keysOf(resources, 'resources');
+  checkDuration(duration);
 }
 
 function checkDuration(duration: unknown) {
@@ -198,35 +178,20 @@ function checkDuration(duration: unknown) {
   timeMs('duration', duration);
 }
 
-function checkResources(resources: unknown) {
-  if (!Array.isArray(resources)) throw new TypeError('resources: expected an array of strings');
-  keysOf(resources, 'resources');
-}
-
 function checkLock(lock: unknown) {
   if (!(lock instanceof Lock)) throw new TypeError('lock: expected a Lock of this package');
 }
 
 const isObject = (it: unknown): it is object => typeof it === 'object' && it !== null;
-const isOfIoredis = (client: object): client is IoredisClient => 'isCluster' in client;
-const isClosed = (client: Client) => isOfIoredis(client) && client.status === 'end';
 
 /**
  * Locks of each client. A program may make many Redlocks of one client, which share connections.
  */
 const locksOfClients = new WeakMap<Client, Locks>();
 
-function locksOf(client: Client): Locks {
-  const known = locksOfClients.get(client);
-  if (known) return known;
-  const made = newLocks(client);
-  locksOfClients.set(client, made);
-  return made;
-}
-
 /** Loads only the entry of the client's library, because the other one may not be installed. */
 function newLocks(client: Client): Locks {
-  if (isOfIoredis(client)) {
+  if ('isCluster' in client) {
     const { Locks } = require('./ioredis.js') as typeof import('./ioredis.js');
     return new Locks(client as Redis | Cluster);
   }
@@ -259,10 +224,8 @@ export class Redlock extends EventEmitter {
   readonly settings: Settings;
   readonly #client: Client;
   readonly #locks: Locks;
-  /** Commands that release the locks which a late command might acquire again. */
-  readonly #lastWords = new WeakMap<Lock, Word[]>();
-  /** Grants of the locks that a routine of `using` has. */
-  readonly #grants = new WeakMap<Lock, Grant>();
+  /** Grants by the values of their locks. A lock that the program drops lasts for its lease. */
+  readonly #grants = new Map<string, Grant>();
 
   /** `scripts` can only be left out or empty, because there is no script. */
   constructor(
@@ -276,10 +239,11 @@ export class Redlock extends EventEmitter {
     this.#client = onlyClient(clients);
     this.clients = new Set([this.#client]);
     this.settings = settingsOf(settings, defaults);
-    if (Object.keys(scripts).length > 0) {
+    if (Object.keys(scripts).length > 0)
       throw new TypeError('scripts: expected none, because the locks are commands of the server');
-    }
-    this.#locks = locksOf(this.#client).observedBy({ unavailable: (error) => this.#tell(error) });
+    const shared = locksOfClients.get(this.#client) ?? newLocks(this.#client);
+    locksOfClients.set(this.#client, shared);
+    this.#locks = shared.observedBy({ unavailable: (error) => this.#tell(error) });
   }
 
   /** Closes the client. */
@@ -296,39 +260,20 @@ export class Redlock extends EventEmitter {
     duration: number,
     settings?: Partial<Settings>,
   ): Promise<Lock> {
-    checkResources(resources);
-    checkDuration(duration);
+    checkAcquire(resources, duration);
     const all = settingsOf(settings, this.settings);
-    const recipe = this.#locks.lock(resources, {
-      leaseMs: duration,
-      marginMs: 0,
-      renew: false,
-      maxHoldMs: Infinity,
-    });
-    const { grant, attempts } = await this.#acquire(recipe, resources, all);
-    const lock = new Lock(
-      this,
-      resources,
-      grant.token,
-      attempts,
-      expiry(grant.left(), duration, all),
-      grant.fence,
-    );
-    // The token of the lock releases and extends it.
-    this.#lastWords.set(lock, grant.handOver());
-    return lock;
+    const { grant, attempts } = await this.#acquire(resources, this.#unrenewed(duration), all);
+    return this.#lockOf(grant, resources, attempts, expiry(grant.left(), duration, all));
   }
 
+  /** Releases a lock. If no server replies, goes on in the background until its expiration. */
   async release(lock: Lock, settings?: Partial<Settings>): Promise<ExecutionResult> {
     checkLock(lock);
     const all = settingsOf(settings, this.settings);
-    const leftMs = lock.expiration - Date.now();
+    const grant = this.#grantOf(lock, Math.max(lock.expiration - Date.now(), LEAST_RELEASE_MS));
     lock.expiration = 0;
-    return this.#execute(
-      lock.resources,
-      all,
-      () => this.#grants.get(lock)?.release() ?? this.#release(lock, leftMs),
-    );
+    this.#grants.delete(lock.value);
+    return this.#execute(lock.resources, all, () => grant.release());
   }
 
   /** Sets the lease, and returns the lock that replaces the existing one. */
@@ -338,24 +283,11 @@ export class Redlock extends EventEmitter {
     const all = settingsOf(settings, this.settings);
     if (existing.expiration < Date.now())
       throw new ExecutionError('Cannot extend an already-expired lock.', []);
-    const { resources, value, fence } = existing;
-    const grant = this.#grants.get(existing);
-    const words = this.#optionsOf(existing).endAfter(value, duration);
-    const began = now();
-    // The command of an extension that fails may arrive late, and set a shorter lease.
-    existing.expiration = Math.min(existing.expiration, expiry(duration, duration, all));
-    const { attempts } = await this.#execute(resources, all, async () =>
-      grant ? grant.extend(duration) : this.#ask(existing, words, new Call(value)),
-    );
+    const { resources } = existing;
+    const grant = this.#grantOf(existing, duration);
+    const { attempts } = await this.#execute(resources, all, () => grant.extend(duration));
     existing.expiration = 0;
-    const ends = grant
-      ? () => expiryOf(grant, duration, all)
-      : expiry(began + duration - now(), duration, all);
-    const lock = new Lock(this, resources, value, attempts, ends, fence);
-    if (grant) this.#grants.set(lock, grant);
-    const lastWords = this.#lastWords.get(existing);
-    if (lastWords) this.#lastWords.set(lock, lastWords);
-    return lock;
+    return this.#lockOf(grant, resources, attempts, expiryOf(grant, duration, all));
   }
 
   /** Runs a routine under a lock that is extended until the routine has ended. */
@@ -372,8 +304,7 @@ export class Redlock extends EventEmitter {
     settingsOrRoutine: Partial<Settings> | Routine<T> | undefined,
     optionalRoutine?: Routine<T>,
   ): Promise<T> {
-    checkResources(resources);
-    checkDuration(duration);
+    checkAcquire(resources, duration);
     const routine = optionalRoutine ?? settingsOrRoutine;
     if (typeof routine !== 'function') throw new TypeError('INVARIANT: routine is not a function.');
     const all = settingsOf(
@@ -394,39 +325,57 @@ export class Redlock extends EventEmitter {
       controller.abort(signal.error);
       return signal.error;
     };
-    const recipe = this.#locks.lock(resources, {
-      leaseMs: duration,
-      maxHoldMs: Infinity,
-      onLost: (grant) => lose(grant.signal.reason),
-    });
-    const { grant, attempts } = await this.#acquire(recipe, resources, all);
-    const lock = new Lock(
-      this,
+    const { grant, attempts } = await this.#acquire(
       resources,
-      grant.token,
-      attempts,
-      () => expiryOf(grant, duration, all),
-      grant.fence,
+      { leaseMs: duration, maxHoldMs: Infinity, onLost: ({ signal }) => lose(signal.reason) },
+      all,
     );
-    this.#grants.set(lock, grant);
-    const extendsEarly = earliestMs < duration / 3;
-    const extension = extendsEarly
-      ? setInterval(() => grant.extend(duration).catch(ignore), earliestMs).unref()
-      : undefined;
+    const lock = this.#lockOf(grant, resources, attempts, () => expiryOf(grant, duration, all));
+    const extension =
+      earliestMs < duration / 3
+        ? setInterval(() => grant.extend(duration).catch(ignore), earliestMs).unref()
+        : undefined;
     try {
       return await grant.using(() => routine(signal, { lock }));
     } catch (error) {
       throw error instanceof LockLostError ? lose(error) : error;
     } finally {
       clearInterval(extension);
+      this.#grants.delete(lock.value);
     }
+  }
+
+  /** Returns the options of a lock that ends with its duration. */
+  #unrenewed(duration: number): LockOptions {
+    const onLost = ({ token }: Grant) => this.#grants.delete(token);
+    return { leaseMs: duration, marginMs: 0, renew: false, maxHoldMs: Infinity, onLost };
+  }
+
+  /** Returns the grant of a lock, which another process may have made. */
+  #grantOf({ resources, value, fence = 0 }: Lock, duration: number): Grant {
+    const known = this.#grants.get(value);
+    if (known) return known;
+    keysOf(resources, 'resources');
+    const recipe = this.#locks.lock(resources, this.#unrenewed(duration));
+    return recipe.granted({ token: value, fence, sentAt: now(), isUnclear: true });
+  }
+
+  #lockOf(
+    grant: Grant,
+    resources: string[],
+    attempts: ExecutionResult['attempts'],
+    expiration: number | (() => number),
+  ): Lock {
+    this.#grants.set(grant.token, grant);
+    return new Lock(this, resources, grant.token, attempts, expiration, grant.fence);
   }
 
   /**
    * Acquires within the time limit. Polls only while npm's redlock holds the lock, because that has
    * no queue.
    */
-  async #acquire(recipe: Recipe, resources: string[], settings: Settings) {
+  async #acquire(resources: string[], options: LockOptions, settings: Settings) {
+    const recipe = this.#locks.lock(resources, options);
     const until = now() + limitMs(settings);
     let grant: Grant | undefined;
     const { attempts } = await this.#execute(resources, settings, async () => {
@@ -439,7 +388,7 @@ export class Redlock extends EventEmitter {
           if (!isOfAnotherType(error)) throw error;
         }
         const pauseMs = settings.retryDelay + (Math.random() * 2 - 1) * settings.retryJitter;
-        await new Bell().wait(Math.min(pauseMs, leftMs));
+        await new Bell().wait(Math.min(pauseMs, leftMs), {});
         leftMs = until - now();
       } while (leftMs > 0);
       return false;
@@ -447,74 +396,32 @@ export class Redlock extends EventEmitter {
     return { grant: grant!, attempts };
   }
 
-  /**
-   * Releases a lock by its value. If no server replies, goes on in the background until its
-   * expiration.
-   */
-  async #release(lock: Lock, leftMs: number): Promise<boolean> {
-    const words = this.#lastWords.get(lock) ?? this.#optionsOf(lock).release(lock.value);
-    const call = new Call(lock.value);
-    try {
-      const isHeld = await this.#ask(lock, words, call);
-      // If a reply was lost, the command before may have released the lock.
-      return isHeld || call.unanswered > 0;
-    } catch (error) {
-      if (error instanceof UnavailableError) {
-        goOn(this.#ask(lock, words, new Call(lock.value, undefined, true), now() + leftMs));
-      }
-      throw error;
-    }
-  }
-
-  /** Sends a command about a lock. Returns false if the lock has ended. */
-  async #ask(lock: Lock, words: Word[], call: Call, until?: number): Promise<boolean> {
-    const { commands } = this.#locks;
-    const { name, keys } = this.#optionsOf(lock);
-    const once = async (end: number) =>
-      Number(await commands.ask(name, words, call, end)) === keys.length;
-    return commands.retry(once, call, until ?? now() + commands.timeoutMs);
-  }
-
-  #optionsOf({ resources }: Lock): Options {
-    checkResources(resources);
-    return new Options(resources, this.#locks.commands.servers.link.prefix, {});
-  }
-
   /** Makes a call, and returns its vote. Throws an ExecutionError if the call had no success. */
   async #execute(
-    resources: string[],
-    settings: Settings,
+    { length }: string[],
+    { retryCount }: Settings,
     call: () => Promise<boolean>,
   ): Promise<ExecutionResult> {
     const start = Date.now();
-    const count = resources.length;
-    const locked = new ResourceLockedError(
-      `The operation was applied to: 0 of the ${count} requested resources.`,
-    );
+    const attempts = isEndless(retryCount) ? 1 : Math.min(retryCount + 1, MOST_ATTEMPTS);
     try {
       if (await call()) return { attempts: [this.#vote()], start };
     } catch (error) {
       // A string is a lock of npm's redlock.
-      const isLocked = error instanceof NotHeldError || isOfAnotherType(error);
-      throw this.#failure(isLocked ? locked : error, attemptsOf(settings));
+      if (!(error instanceof NotHeldError || isOfAnotherType(error)))
+        throw this.#failure(error, attempts);
     }
-    throw this.#failure(locked, attemptsOf(settings));
+    const text = `The operation was applied to: 0 of the ${length} requested resources.`;
+    throw this.#failure(new ResourceLockedError(text), attempts);
   }
 
   #failure(reason: unknown, attempts: number): ExecutionError {
-    const error = this.#asError(reason);
+    const error = reason instanceof Error ? reason : new Error(String(reason));
     this.#tell(error);
     const text = error instanceof ResourceLockedError ? '.' : `: ${error.message}`;
     return new ExecutionError(NO_QUORUM + text, Array(attempts).fill(this.#vote(error)), {
       cause: error,
     });
-  }
-
-  #asError(reason: unknown): Error {
-    // ioredis's words, which programs look for.
-    if (reason instanceof UnavailableError && isClosed(this.#client))
-      return new Error('Connection is closed.', { cause: reason });
-    return reason instanceof Error ? reason : new Error(String(reason));
   }
 
   /** Returns the summary of an attempt, with the reason if it had no success. */
@@ -531,13 +438,11 @@ export class Redlock extends EventEmitter {
 
 export default Redlock;
 
-const attemptsOf = (settings: Settings) =>
-  isEndless(settings) ? 1 : Math.min(settings.retryCount + 1, MOST_ATTEMPTS);
-
 /** Returns the time at which a lock ends, less the drift, or 0 if it isn't held. */
-const expiry = (leftMs: number, duration: number, { driftFactor }: Settings): number =>
-  leftMs <= 0
-    ? 0
-    : Math.floor(Date.now() + leftMs) - Math.round(driftFactor * duration) - PRECISION_MS;
+function expiry(leftMs: number, duration: number, { driftFactor }: Settings): number {
+  if (leftMs <= 0) return 0;
+  return Math.floor(Date.now() + leftMs) - Math.round(driftFactor * duration) - PRECISION_MS;
+}
+
 const expiryOf = (grant: Grant, duration: number, settings: Settings): number =>
-  expiry(grant.left(), duration, settings);
+  expiry(Math.min(grant.left(), duration), duration, settings);

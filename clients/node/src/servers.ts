@@ -1,99 +1,86 @@
 /** The servers of the program's client, and the connections to them that all locks share. */
 
-import { type Call, Lane, Line, type Opens, type Wire } from './connection.js';
-import { ConnectionFailure, UnavailableError } from './errors.js';
-
-/** One server: that of the client or, in a cluster, the node of a key. */
-export interface Node {
-  readonly name: string;
-  readonly opens: Opens;
-}
+import { Line, type Node } from './connection.js';
+import { UnavailableError } from './errors.js';
+import { Messages } from './messages.js';
+import { timeMs } from './options.js';
 
 /** Interface of the program's client. Each supported driver has a file that implements it. */
-export interface Link {
+export interface Link extends Node {
   /** False once the client was closed for good. */
   readonly isOpen: boolean;
   readonly isCluster: boolean;
+  /** True if another server may take over, so that the library soon looks for it. */
+  readonly failsOver: boolean;
   /** Prefix that the client puts before every key. */
   readonly prefix: string;
-  /** Name of the server or of the cluster, for messages to people. */
-  readonly name: string;
-  /** Opens a duplicate of the client. */
-  readonly opens: Opens;
-  /**
-   * Returns the node of a key, or undefined if none is known: a cluster's are known by an open
-   * wire.
-   */
-  node(wire: Wire | undefined, key: string): Node | undefined;
-  /** Calls the listener each time the client is closed. */
-  onClose(listener: () => void): void;
 }
+
+const TIMEOUT_MS = 1000;
+/** Longest time of one attempt of several: there is time for another one. */
+const ATTEMPT_MS = 1000;
+/** Time between two looks whether the client was closed. Some clients have no event for that. */
+const CLOSE_CHECK_MS = 250;
 
 export const isClosed = () => new UnavailableError('the client is closed');
 
 export class Servers {
   readonly link: Link;
-  /** Connection for the commands of waiters. */
-  readonly asks: Lane;
-  /** Connection for all other commands. A release never waits behind the commands of waiters. */
-  readonly holds: Lane;
+  readonly messages = new Messages(this);
+  /** Longest time of each call that doesn't wait for a lock. */
+  readonly timeoutMs: number;
   readonly attemptMs: number;
-  /** Lines that are open apart from the lanes. */
   readonly #lines = new Set<Line>();
+  #watch: NodeJS.Timeout | undefined;
+  #asks: Line | undefined;
+  #holds: Line | undefined;
 
-  constructor(link: Link, attemptMs: number) {
+  constructor(link: Link, commandTimeoutMs: number = TIMEOUT_MS) {
     this.link = link;
-    this.attemptMs = attemptMs;
-    this.asks = new Lane(this.#whileOpen(link.opens), attemptMs);
-    this.holds = new Lane(this.#whileOpen(link.opens), attemptMs);
-    link.onClose(() => this.#close());
+    this.timeoutMs = timeMs('commandTimeoutMs', commandTimeoutMs);
+    const attemptMs = Math.max(Math.min(this.timeoutMs, ATTEMPT_MS), this.timeoutMs / 3);
+    this.attemptMs = link.failsOver ? Math.min(attemptMs, ATTEMPT_MS) : attemptMs;
   }
 
-  /** Closes the connections if the client was closed. Some clients have no event for that. */
-  check() {
-    if (!this.link.isOpen) this.#close();
+  /** Connection for the commands of waiters. */
+  get asks(): Line {
+    return (this.#asks = this.#openAgain(this.#asks));
   }
 
-  #close() {
-    this.asks.close();
-    this.holds.close();
-    this.#lines.forEach((line) => line.close());
+  /** Connection for all other commands. A release never waits behind the commands of waiters. */
+  get holds(): Line {
+    return (this.#holds = this.#openAgain(this.#holds));
   }
 
-  /** Returns the node of a key, or undefined if none is known. */
-  node(key: string): Node | undefined {
-    return this.link.node(this.asks.wire ?? this.holds.wire, key);
+  #openAgain(line: Line | undefined): Line {
+    return line && !line.isClosed ? line : this.open(this.link);
   }
 
-  /** Returns the node of a key. Connects to the cluster before, if no node is known. */
-  async findNode(key: string, call: Call, ms: number): Promise<Node> {
-    if (!this.node(key)) await this.holds.open(call, ms);
-    const node = this.node(key);
-    if (!node) throw new ConnectionFailure('no node of the cluster serves the key');
-    return node;
-  }
-
-  nameOf(key: string): string {
-    return this.node(key)?.name ?? this.link.name;
-  }
-
-  /**
-   * Opens a connection to a node, apart from those that all share. Calls `ended` when it has
-   * closed.
-   */
-  open(node: Node, ended: () => void): Line {
-    const line: Line = new Line(this.#whileOpen(node.opens), this.attemptMs, () => {
-      this.#lines.delete(line);
-      ended();
-    });
+  /** Opens a connection to a server, apart from those that all share. */
+  open(node: Node): Line {
+    if (!this.link.isOpen) throw isClosed();
+    const line = new Line(node, this.attemptMs);
     this.#lines.add(line);
+    line.ended.then(() => this.#lines.delete(line));
+    this.#watch ??= setInterval(this.#look, CLOSE_CHECK_MS).unref();
     return line;
   }
 
-  #whileOpen(opens: Opens): Opens {
-    return (ended) => {
-      if (!this.link.isOpen) throw isClosed();
-      return opens(ended);
-    };
+  /** Closes the connections after the client was closed. */
+  readonly #look = () => {
+    if (this.link.isOpen) return;
+    clearInterval(this.#watch);
+    this.#watch = undefined;
+    this.#lines.forEach((line) => line.close());
+  };
+
+  /** Returns the server of a key, or undefined if a cluster's is not known. */
+  node(key: string): Node | undefined {
+    if (!this.link.isCluster) return this.link;
+    return this.#asks?.wire.node(key) ?? this.#holds?.wire.node(key);
+  }
+
+  nameOf(key: string): string {
+    return (this.node(key) ?? this.link).name;
   }
 }

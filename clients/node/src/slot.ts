@@ -15,3 +15,6 @@ export function slotOf(key: string): number {
   }
   return crc % SLOTS;
 }
+
+/** Returns true for a channel of the library whose hash tag puts it in a slot. */
+export const isShardChannel = (channel: string) => channel.endsWith('}');

@@ -1,3 +1,7 @@
+/** The clock, and waits that end in time. */
+
+import { NoReply } from './errors.js';
+
 export const now = () => performance.now();
 export const ignore = () => {};
 
@@ -12,7 +16,46 @@ export function after(ms: number, work: () => void, isBackground = false): NodeJ
   return isBackground ? timer.unref() : timer;
 }
 
-/** A pause that ends early when it is rung. */
+/** Work that a call of the program waits for. */
+export interface Waits {
+  /** Signal that ends the wait. */
+  readonly signal?: AbortSignal | undefined;
+  /** True if the process may end before the call. */
+  readonly isBackground?: boolean;
+}
+
+/** Bounds for work that no call waits for. */
+export const BACKGROUND: Waits = { isBackground: true };
+
+/**
+ * Settles like `work`. Rejects with a NoReply if the time is over before, and with the signal's
+ * reason if the signal is aborted.
+ */
+export function bounded<T>(work: Promise<T>, ms: number, waits: Waits): Promise<T> {
+  const { signal, isBackground } = waits;
+  return new Promise((resolve, reject) => {
+    const stop = () => fail(signal!.reason);
+    // A process that was stopped reads the replies that it has received before the clock decides.
+    const late = () => setImmediate(() => fail(new NoReply()));
+    const timer = ms > LONGEST_TIMER_MS ? undefined : after(ms, late, isBackground);
+    function settled() {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', stop);
+    }
+    function fail(reason: unknown) {
+      settled();
+      reject(reason);
+    }
+    signal?.addEventListener('abort', stop);
+    if (signal?.aborted) stop();
+    work.then((result) => {
+      settled();
+      resolve(result);
+    }, fail);
+  });
+}
+
+/** A pause that ends early when it is rung. A ring before the pause counts, too. */
 export class Bell {
   #isRung = false;
   #wake = ignore;
@@ -21,47 +64,17 @@ export class Bell {
     this.#wake();
   };
 
-  /**
-   * Waits for a ring, or for the time. Returns true if it was rung. An aborted signal counts as a
-   * ring.
-   */
-  async wait(ms: number, signal?: AbortSignal, isBackground = false): Promise<boolean> {
-    if (!this.#isRung && !signal?.aborted) {
-      signal?.addEventListener('abort', this.ring);
-      await new Promise<void>((resolve) => {
-        const timer = after(ms, resolve, isBackground);
-        this.#wake = () => resolve(clearTimeout(timer));
-      });
-      signal?.removeEventListener('abort', this.ring);
-    }
-    const isRung = this.#isRung;
+  /** Returns true if it was rung before the time was over. */
+  async wait(ms: number, waits: Waits): Promise<boolean> {
+    const rung = new Promise<boolean>((wake) => {
+      this.#wake = () => wake(true);
+      if (this.#isRung) this.#wake();
+    });
+    const isRung = await bounded(rung, ms, waits).catch((error) => {
+      if (error instanceof NoReply) return false;
+      throw error;
+    });
     this.#isRung = false;
     return isRung;
   }
-}
-
-/** Settles like `work`, or rejects with the signal's reason if the signal is aborted first. */
-export function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (!signal) return work;
-  return new Promise((resolve, reject) => {
-    const stop = () => reject(signal.reason);
-    if (signal.aborted) stop();
-    signal.addEventListener('abort', stop);
-    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop));
-  });
-}
-
-/** Settles like `work`, or rejects with the error of `late` after the time. */
-export function within<T>(
-  work: Promise<T>,
-  ms: number,
-  late: () => Error,
-  isBackground = false,
-): Promise<T> {
-  return new Promise((resolve, reject) => {
-    // A process that was stopped reads the replies that it has received before the clock decides.
-    const timer = after(ms, () => setImmediate(() => reject(late())), isBackground);
-    const settled = () => clearTimeout(timer);
-    work.then(resolve, reject).then(settled);
-  });
 }
