@@ -38,6 +38,7 @@ const floats = { nan: NaN, inf: Infinity, '-inf': -Infinity };
  * Returns a value of an order: floats are named in JSON, and an option that isn't given is null.
  */
 const value = (given) => floats[given] ?? given ?? undefined;
+const camel = (field) => field.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
 const textOf = (error) => `${error?.stack}\n${inspect(error, { depth: 5, showHidden: true })}`;
 
 class CancelledByOrder extends Error {}
@@ -122,23 +123,9 @@ const orders = {
     locks = await checked(() => new Locks(client, { observer, commandTimeoutMs }));
     return { ok: true };
   },
-  async lock({ lock: name, keys, ...given }) {
-    const options = {
-      leaseMs: value(given.lease_ms),
-      waitMs: value(given.wait_ms),
-      shared: value(given.shared),
-      limit: value(given.limit),
-      permits: value(given.permits),
-      session: value(given.session),
-      keepMs: value(given.keep_ms),
-      renew: value(given.renew),
-      marginMs: value(given.margin_ms),
-      maxHoldMs: value(given.max_hold_ms),
-      atLeastMs: value(given.at_least_ms),
-      data: value(given.data),
-      replicas: value(given.replicas),
-      onLost: () => say({ event: 'lost', lock: name }),
-    };
+  async lock({ id, do: order, lock: name, keys, ...given }) {
+    const options = { onLost: () => say({ event: 'lost', lock: name }) };
+    for (const [field, it] of Object.entries(given)) options[camel(field)] = value(it);
     named.set(name, await checked(() => locks.lock(keys, options)));
     return { ok: true };
   },

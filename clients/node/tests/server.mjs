@@ -4,7 +4,9 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 
 import { Redis } from 'ioredis';
 
@@ -79,6 +81,22 @@ export async function startCluster() {
     addresses: nodes.map((node) => node.address),
     stop: () => Promise.all(nodes.map((node) => node.stop())),
   };
+}
+
+/** Returns how often the server got the commands whose names begin so. */
+export async function callsOf(server, command) {
+  const stats = await server.redis.info('commandstats');
+  const calls = stats.matchAll(new RegExp(`cmdstat_${command}\\w*:calls=(\\d+)`, 'gi'));
+  return [...calls].reduce((sum, [, count]) => sum + Number(count), 0);
+}
+
+setFlagsFromString('--expose-gc');
+const gc = runInNewContext('gc');
+
+/** Collects what the program has dropped. */
+export async function collect() {
+  gc();
+  await immediate();
 }
 
 /** Returns the number of the key's holders and waiters. */
