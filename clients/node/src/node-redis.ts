@@ -44,14 +44,6 @@ function duplicateOf(client: Client, attemptMs: number): Client {
   return client.duplicate({ ...queue, socket, clientSideCache });
 }
 
-function send(client: Client, key: string, words: Word[]): Promise<unknown> {
-  if (isSentinel(client)) return client.sendCommand(false, words);
-  if (!isCluster(client)) return client.sendCommand(words);
-  // node-redis fails with a TypeError where no node serves a slot.
-  if (client.slots[slotOf(key)]) return client.sendCommand(key, false, words);
-  return Promise.reject(new Error('no node serves the slot of the key'));
-}
-
 /** A duplicate of a client that is still being made. */
 class Duplicate implements Wire {
   readonly ready: Promise<void>;
@@ -90,8 +82,13 @@ class Duplicate implements Wire {
     if (this.#isClosed) this.close();
   }
 
-  send(key: string, words: Word[]): Promise<unknown> {
-    return send(this.#own!, key, words);
+  async send(key: string, words: Word[]): Promise<unknown> {
+    const own = this.#own!;
+    if (isSentinel(own)) return own.sendCommand(false, words);
+    if (!isCluster(own)) return own.sendCommand(words);
+    // node-redis fails with a TypeError where no node serves a slot.
+    if (!own.slots[slotOf(key)]) throw new Error('no node serves the slot of the key');
+    return own.sendCommand(key, false, words);
   }
 
   subscribe(channel: string, heard: (message: string) => void): Promise<unknown> {

@@ -93,59 +93,51 @@ export function checkObject(name: string, value: unknown) {
     throw new TypeError(`${name}: expected an object`);
 }
 
-function bytes(name: string, value: unknown, least = 0, most = LONGEST_DATA): Buffer {
-  const all = Buffer.from(value instanceof Uint8Array ? value : text(name, value));
-  if (all.length >= least && all.length <= most) return all;
-  throw wrong(name, `${least} to ${most} bytes`, all.length);
+function note(name: string, value: unknown): Buffer {
+  const bytes = Buffer.from(value instanceof Uint8Array ? value : text(name, value));
+  if (bytes.length <= LONGEST_DATA) return bytes;
+  throw wrong(name, `at most ${LONGEST_DATA} bytes`, bytes.length);
 }
 
 export function checkToken(token: unknown) {
-  bytes('token', text('token', token), 1, LONGEST_TOKEN);
-  if (token === '*') throw wrong('token', 'a name', token);
+  const { length } = Buffer.from(text('token', token));
+  if (length === 0 || length > LONGEST_TOKEN || token === '*')
+    throw wrong('token', `1 to ${LONGEST_TOKEN} bytes, and no '*'`, `${length} bytes`);
 }
 
-/** Each option's check, which returns the value in use. */
-const checks = {
-  leaseMs: timeMs,
-  waitMs: limitMs,
-  shared: flag,
-  limit: count(MOST_PERMITS),
-  permits: count(MOST_PERMITS),
-  session: flag,
-  keepMs: timeMs,
-  renew: flag,
-  marginMs: timeOrZeroMs,
-  maxHoldMs: orEndless(timeMs),
-  atLeastMs: timeOrZeroMs,
-  data: (name: string, value: unknown) => bytes(name, value),
-  replicas: count(MOST_REPLICAS),
-};
+/** Each option's check, which returns the value in use, and its default. */
+const table = {
+  leaseMs: [timeMs, 30_000],
+  waitMs: [limitMs, Infinity],
+  shared: [flag, false],
+  limit: [count(MOST_PERMITS), undefined],
+  permits: [count(MOST_PERMITS), undefined],
+  session: [flag, false],
+  keepMs: [timeMs, 10_000],
+  renew: [flag, true],
+  marginMs: [timeOrZeroMs, undefined],
+  maxHoldMs: [orEndless(timeMs), DAY_MS],
+  atLeastMs: [timeOrZeroMs, 0],
+  data: [note, undefined],
+  replicas: [count(MOST_REPLICAS), undefined],
+} as const;
 
-const defaults = {
-  leaseMs: 30_000,
-  waitMs: Infinity,
-  shared: false,
-  session: false,
-  keepMs: 10_000,
-  renew: true,
-  maxHoldMs: DAY_MS,
-  atLeastMs: 0,
-};
-
-/** Options after the checks. Those without a default may be absent. */
-type Checked = Readonly<typeof defaults> & {
-  readonly [name in keyof typeof checks]?: ReturnType<(typeof checks)[name]>;
+type Name = keyof typeof table;
+/** Options after the checks. */
+type Checked = {
+  readonly [name in Name]: ReturnType<(typeof table)[name][0]> | (typeof table)[name][1];
 };
 
 function checkedOf(given: Settings): Checked {
-  const all: Record<string, unknown> = { ...defaults };
-  for (const [name, value] of Object.entries(given)) {
-    if (!Object.hasOwn(checks, name)) throw new TypeError(`${name}: no such option`);
-    if (value !== undefined) all[name] = checks[name as keyof typeof checks](name, value);
-  }
-  const checked = all as unknown as Checked;
+  const other = Object.keys(given).find((name) => !Object.hasOwn(table, name));
+  if (other !== undefined) throw new TypeError(`${other}: no such option`);
+  const entries = (Object.keys(table) as Name[]).map((name) => {
+    const [check, absent] = table[name];
+    return [name, given[name] === undefined ? absent : check(name, given[name])];
+  });
+  const checked = Object.fromEntries(entries) as Checked;
   const { limit, permits = 1, marginMs = 0, leaseMs } = checked;
-  if (given.permits !== undefined && limit === undefined)
+  if (checked.permits !== undefined && limit === undefined)
     throw new TypeError('permits: expected a limit with it');
   if (permits > (limit ?? 1)) throw wrong('permits', `1 to ${limit}`, permits);
   if (marginMs >= leaseMs) throw wrong('marginMs', 'less than leaseMs', marginMs);
