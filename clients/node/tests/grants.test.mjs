@@ -243,17 +243,6 @@ for (const kind of ['ioredis', 'node-redis']) {
     await assertWoken(locks);
   });
 
-  check('a message of another client does no harm', async (locks) => {
-    const lock = locks.lock('k');
-    const held = await lock.acquire();
-    const waits = lock.acquire();
-    await listening();
-    const [channel] = await server.redis.pubsub('CHANNELS', 'redis-lock:*');
-    for (const message of ['error', '1', '']) await server.redis.publish(channel, message);
-    await held.release();
-    await (await waits).release();
-  });
-
   check('a session has a connection, whose end is its loss', async (locks) => {
     await locks.lock('warm').using(() => {});
     await until('those of the test before are closed', async () => (await connections()) === 4);

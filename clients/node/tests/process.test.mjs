@@ -53,13 +53,6 @@ const waitedFor = `
 
 const cases = {
   'after a wait': `${waitedFor} await client.quit();`,
-  'after it was closed and opened again': `
-    const closed = new Promise((done) => client.once('end', done));
-    await client.quit();
-    await closed;
-    await client.connect();
-    ${waitedFor}
-    await client.quit();`,
   'with a client that does not keep it alive, while a lock and a session are held': `
     await locks.lock('held', { leaseMs: 60_000 }).acquire();
     await locks.lock('session', { session: true, leaseMs: 60_000 }).acquire();
@@ -89,16 +82,6 @@ for (const kind of ['ioredis', 'node-redis']) {
       await run(kind, cluster.addresses, `${waitedFor} await client.quit();`);
     },
   );
-
-  test(`${kind}: the end of a process frees its session at once`, { timeout: 60_000 }, async () => {
-    await server.redis.flushall();
-    await run(
-      kind,
-      [server.address],
-      `await locks.lock('s', { session: true, leaseMs: 60_000 }).acquire(); await client.quit();`,
-    );
-    await until('it is free', async () => (await info(server.redis, 's')).holders === 0);
-  });
 
   test(
     `${kind}: a server that dies for good leaves no rejection unhandled`,

@@ -52,11 +52,8 @@ test('the project is made, and the programs get their locks', { timeout: 300_000
   writeFileSync(join(project(), 'first.mjs'), ioredis);
   assert.match(run('sh', ['-e', '-c', start], project()), /^mine, with fence \d{16}\ndone\n$/);
 
-  run(
-    'npm',
-    ['install', '--no-audit', '--no-fund', ...readme.match(/after `npm install (\w+)`/).slice(1)],
-    project(),
-  );
+  const [, client] = readme.match(/after `npm install (\w+)`/);
+  run('npm', ['install', '--no-audit', '--no-fund', client], project());
   writeFileSync(join(project(), 'second.mjs'), nodeRedis);
   assert.match(run('node', ['second.mjs'], project()), /^mine, with fence \d{16}\n$/);
 
@@ -64,30 +61,14 @@ test('the project is made, and the programs get their locks', { timeout: 300_000
   writeFileSync(join(project(), 'third.mts'), typescript);
   const tsc = join(packageFolder, 'node_modules/typescript/bin/tsc');
   const types = join(packageFolder, 'node_modules/@types');
-  const options = [
-    '--strict',
-    '--skipLibCheck',
-    '--target',
-    'es2022',
-    '--module',
-    'nodenext',
-    '--types',
-    'node',
-  ];
+  const options = '--strict --skipLibCheck --target es2022 --module nodenext --types node';
   const lib = ['--lib', 'es2022,esnext.disposable', '--typeRoots', types];
-  run(process.execPath, [tsc, ...options, ...lib, 'third.mts'], project());
+  run(process.execPath, [tsc, ...options.split(' '), ...lib, 'third.mts'], project());
   assert.match(run('node', ['third.mjs'], project()), /^mine, with fence \d{16}\n$/);
 
   const [, required] = readme.match(/With CommonJS it is `(.+)`/);
-  run(
-    'node',
-    [
-      '--input-type=commonjs',
-      '--eval',
-      `${required}; new Locks(new (require('ioredis').Redis)({ lazyConnect: true }));`,
-    ],
-    project(),
-  );
+  const made = `new Locks(new (require('ioredis').Redis)({ lazyConnect: true }))`;
+  run('node', ['--input-type=commonjs', '--eval', `${required}; ${made}`], project());
 });
 
 /** Program that gets a lock with one of the clients that the README makes in three lines. */
