@@ -120,13 +120,12 @@ export class Acquire {
   async #ask(): Promise<Granted | undefined> {
     try {
       const { servers } = this.commands;
-      const reply = await this.#send(
-        this.#isTry ? servers.holds : servers.asks,
-        this.#words(),
-        Math.min(now() + servers.attemptMs, this.#until + GRACE_MS),
-      );
+      const line = this.#isTry ? servers.holds : servers.asks;
+      const end = Math.min(now() + servers.attemptMs, this.#until + GRACE_MS);
+      const reply = await this.#send(line, this.#words(), end);
       if (!reply) return undefined;
-      if (this.options.session || this.options.replicas !== undefined) return await this.#confirm();
+      if (this.options.session || this.options.replicas !== undefined)
+        return await this.#confirm(line);
       // The grant may be over. If it isn't, the server sets its lease anew.
       return this.#isLate(reply) ? await this.#ask() : reply;
     } catch (error) {
@@ -167,12 +166,12 @@ export class Acquire {
   }
 
   /** Asks for the grant again on a connection of its own, which a session keeps. */
-  async #confirm(): Promise<Granted | undefined> {
+  async #confirm(shared: Line): Promise<Granted | undefined> {
     const { name, session, replicas } = this.options;
     const { servers } = this.commands;
     let line: Line | undefined;
     try {
-      const node = servers.node(name);
+      const node = servers.node(name, shared);
       if (!node) throw new Error('no node of the cluster serves the key');
       line = servers.open(node);
       const words = this.options.confirm(this.#call.token, servers.timeoutMs);

@@ -357,7 +357,9 @@ export class Redlock extends EventEmitter {
     if (known) return known;
     keysOf(resources, 'resources');
     const recipe = this.#locks.lock(resources, this.#unrenewed(duration));
-    return recipe.granted({ token: value, fence, sentAt: now(), isUnclear: true });
+    const grant = recipe.granted({ token: value, fence, sentAt: now(), isUnclear: true });
+    this.#grants.set(value, grant);
+    return grant;
   }
 
   #lockOf(

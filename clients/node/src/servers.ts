@@ -74,10 +74,9 @@ export class Servers {
     this.#lines.forEach((line) => line.close());
   };
 
-  /** Returns the server of a key, or undefined if a cluster's is not known. */
-  node(key: string): Node | undefined {
-    if (!this.link.isCluster) return this.link;
-    return this.#asks?.wire.node(key) ?? this.#holds?.wire.node(key);
+  /** Returns the server of a key, or undefined if a cluster's is not known to the connection. */
+  node(key: string, line = this.#asks ?? this.#holds): Node | undefined {
+    return this.link.isCluster ? line?.wire.node(key) : this.link;
   }
 
   nameOf(key: string): string {
