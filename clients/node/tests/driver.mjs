@@ -182,7 +182,6 @@ const orders = {
 const kinds = {
   NOT_ACQUIRED: 'not_acquired',
   LOCK_LOST: 'lost',
-  CANCELLED: 'cancelled',
   DEADLOCK: 'deadlock',
   UNAVAILABLE: 'unavailable',
   MODULE_MISSING: 'module_missing',
