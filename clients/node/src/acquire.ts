@@ -8,8 +8,9 @@ import { randomUUID } from 'node:crypto';
 import { type Commands, goOn } from './commands.js';
 import { Call, type Line } from './connection.js';
 import { type Crowd, crowdOf } from './crowd.js';
-import { isOutage, NoReply, scrub, UnavailableError } from './errors.js';
+import { UnavailableError } from './errors.js';
 import type { Options, Word } from './options.js';
+import { isOutage, NoReply, scrub } from './outages.js';
 import { type Bell, now } from './time.js';
 
 /** Time after the limit in which a reply still counts. */

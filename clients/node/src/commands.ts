@@ -2,16 +2,9 @@
 
 import type { Call, Line } from './connection.js';
 import type { Crowd } from './crowd.js';
-import {
-  finalError,
-  isOutage,
-  isPassing,
-  NoReply,
-  outageOf,
-  scrub,
-  type UnavailableError,
-} from './errors.js';
+import type { UnavailableError } from './errors.js';
 import type { Options, Word } from './options.js';
+import { finalError, isOutage, isPassing, NoReply, outageOf, scrub } from './outages.js';
 import { isClosed, type Servers } from './servers.js';
 import { Bell, ignore, now } from './time.js';
 

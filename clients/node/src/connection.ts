@@ -3,8 +3,8 @@
  * reply.
  */
 
-import { NoReply, replyCode } from './errors.js';
 import type { Word } from './options.js';
+import { NoReply, replyCode } from './outages.js';
 import { BACKGROUND, bounded, ignore, now, type Waits } from './time.js';
 
 /** A connected duplicate of a client. It neither reconnects nor keeps commands for later. */

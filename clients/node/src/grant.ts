@@ -48,7 +48,6 @@ export class Hold {
     readonly parts: Parts,
     readonly options: Options,
     readonly granted: Granted,
-    readonly onLost: ((grant: Grant) => void) | undefined,
   ) {
     this.leaseMs = options.leaseMs;
     this.#staysUntil = now() + options.atLeastMs;
@@ -146,13 +145,14 @@ export class Hold {
   /** Ends the grant as lost, and tells the program once. */
   lose() {
     if (!this.end('lost')) return;
-    const { grant, onLost } = this;
+    const { grant } = this;
+    const { onLost, margin } = this.options;
     const { observer } = this.parts;
     this.loss.abort(lossError());
     if (onLost) tell(() => onLost(grant));
     if (observer.lost) tell(() => observer.lost!(grant));
     // Its close releases the lock, so the connection of a session stays for the margin.
-    if (this.granted.line) after(this.options.margin, this.#close, true);
+    if (this.granted.line) after(margin, this.#close, true);
   }
 
   /** Releases the grant of a program that dropped it. */

@@ -1,15 +1,6 @@
 /** The errors and types that both entries share. The entries add their `Locks`. */
 
-export {
-  DeadlockError,
-  LockLostError,
-  ModuleMissingError,
-  NotAcquiredError,
-  NotHeldError,
-  NotReplicatedError,
-  RedisLockError,
-  UnavailableError,
-} from './errors.js';
+export * from './errors.js';
 export type { Grant, Work } from './grant.js';
 export type { Lock, LockOptions, LocksOptions, Observer, Outcome } from './locks.js';
 export type { AcquireOptions } from './options.js';

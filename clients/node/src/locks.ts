@@ -13,18 +13,15 @@ import {
   checkToken,
   type Keys,
   limitOf,
+  type LockOptions as OptionsOfLock,
   Options,
-  type Settings,
 } from './options.js';
 import { type Link, Servers } from './servers.js';
 import { now } from './time.js';
 
 export type Outcome = 'granted' | 'not acquired' | 'cancelled' | 'failed';
 
-export interface LockOptions extends Settings {
-  /** Callback that runs once for each loss. */
-  onLost?: ((grant: Grant) => void) | undefined;
-}
+export type LockOptions = OptionsOfLock<Grant>;
 
 /** Hooks for logs, metrics and traces. An exception of a hook is only a warning. */
 export interface Observer {
@@ -55,14 +52,12 @@ export class Lock {
   readonly keys: readonly string[];
   readonly #shared: Shared;
   readonly #options: Options;
-  readonly #onLost: LockOptions['onLost'];
 
   /** @internal */
-  constructor(shared: Shared, options: Options, onLost: LockOptions['onLost']) {
+  constructor(shared: Shared, options: Options) {
     this.keys = options.keys;
     this.#shared = shared;
     this.#options = options;
-    this.#onLost = onLost;
   }
 
   /**
@@ -110,7 +105,7 @@ export class Lock {
   /** @internal Returns the grant of a token that the server knows, or may know. */
   granted(granted: Granted): Grant {
     const { observer } = this.#shared;
-    const { grant } = new Hold(this.#shared, this.#options, granted, this.#onLost);
+    const { grant } = new Hold(this.#shared, this.#options, granted);
     if (observer.granted) tell(() => observer.granted!(grant));
     return grant;
   }
@@ -150,11 +145,7 @@ export class Locks {
 
   /** Returns a lock. Several keys are granted together or not at all. */
   lock(keys: Keys, options: LockOptions = {}): Lock {
-    checkObject('options', options);
-    const { onLost, ...settings } = options;
-    if (onLost !== undefined) callback('onLost', onLost);
-    const checked = new Options(keys, this.#servers.link.prefix, settings);
-    return new Lock(this.#shared, checked, onLost);
+    return new Lock(this.#shared, new Options(keys, this.#servers.link.prefix, options));
   }
 
   /** Returns a grant that another process acquired and detached, or undefined if it has ended. */

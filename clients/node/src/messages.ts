@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto';
 
 import { Call, type Line, type Node } from './connection.js';
-import { isPassing } from './errors.js';
+import { isPassing } from './outages.js';
 import { slotOf } from './slot.js';
 import { Bell, ignore, now } from './time.js';
 

@@ -22,9 +22,6 @@ type Client = NodeRedis & Record<string, any>;
 const isCluster = (client: Client) => 'masters' in client;
 const isSentinel = (client: Client) => 'getSentinelNode' in client;
 
-/** Longest silence of a node's connection in a cluster, after which node-redis replaces it. */
-const SILENCE_MS = 60_000;
-
 /** Makes a client that fails at once, and leaves every further attempt to the library. */
 function duplicateOf(client: Client, attemptMs: number): Client {
   const clientSideCache = undefined;
@@ -34,7 +31,7 @@ function duplicateOf(client: Client, attemptMs: number): Client {
     ...defaults?.socket,
     reconnectStrategy: false,
     connectTimeout: attemptMs,
-    socketTimeout: isCluster(client) ? SILENCE_MS : undefined,
+    socketTimeout: undefined,
   };
   if (isCluster(client)) {
     const bounded = { ...defaults, socket };

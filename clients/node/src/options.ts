@@ -3,7 +3,7 @@
 export type Word = string | Buffer;
 export type Keys = string | readonly string[];
 
-export interface Settings {
+export interface LockOptions<Grant = never> {
   /** Lease, after which the lock ends unless it is renewed. Default: 30000. */
   leaseMs?: number | undefined;
   /** Time limit of `acquire` and `using`: 0 tries once. Default: Infinity. */
@@ -35,6 +35,8 @@ export interface Settings {
   data?: string | Uint8Array | undefined;
   /** Number of replicas that must acknowledge each grant within the command timeout. */
   replicas?: number | undefined;
+  /** Callback that runs once for each loss. */
+  onLost?: ((grant: Grant) => void) | undefined;
 }
 
 export interface AcquireOptions {
@@ -120,6 +122,7 @@ const table = {
   atLeastMs: [timeOrZeroMs, 0],
   data: [note, undefined],
   replicas: [count(MOST_REPLICAS), undefined],
+  onLost: [callback, undefined],
 } as const;
 
 type Name = keyof typeof table;
@@ -128,7 +131,7 @@ type Checked = {
   readonly [name in Name]: ReturnType<(typeof table)[name][0]> | (typeof table)[name][1];
 };
 
-function checkedOf(given: Settings): Checked {
+function checkedOf(given: LockOptions): Checked {
   const other = Object.keys(given).find((name) => !Object.hasOwn(table, name));
   if (other !== undefined) throw new TypeError(`${other}: no such option`);
   const entries = (Object.keys(table) as Name[]).map((name) => {
@@ -181,7 +184,8 @@ export class Options {
   readonly longestTraceMs: number;
   readonly #asked: readonly Word[];
 
-  constructor(keys: unknown, prefix: string, given: Settings) {
+  constructor(keys: unknown, prefix: string, given: LockOptions) {
+    checkObject('options', given);
     Object.assign(this, checkedOf(given));
     this.keys = keysOf(keys);
     this.names = this.keys.map((key) => prefix + key);

@@ -7,12 +7,13 @@ import { EventEmitter } from 'node:events';
 import { inspect } from 'node:util';
 import type { Cluster, Redis } from 'ioredis';
 
-import { isOfAnotherType, LockLostError, NotHeldError } from './errors.js';
+import { LockLostError, NotHeldError } from './errors.js';
 import type { Grant } from './grant.js';
 import type { LockOptions, Locks } from './locks.js';
 import type { NodeRedis } from './node-redis.js';
 import { tell } from './observer.js';
 import { checkObject, keysOf, timeMs } from './options.js';
+import { isOfAnotherType } from './outages.js';
 import { Bell, ignore, now } from './time.js';
 
 /** Part of ioredis in use, so that programs with node-redis need no types of ioredis. */

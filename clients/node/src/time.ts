@@ -1,6 +1,6 @@
 /** The clock, and waits that end in time. */
 
-import { NoReply } from './errors.js';
+import { NoReply } from './outages.js';
 
 export const now = () => performance.now();
 export const ignore = () => {};
