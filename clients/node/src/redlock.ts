@@ -264,7 +264,7 @@ export class Redlock extends EventEmitter {
     checkAcquire(resources, duration);
     const all = settingsOf(settings, this.settings);
     const { grant, attempts } = await this.#acquire(resources, this.#unrenewed(duration), all);
-    return this.#lockOf(grant, resources, attempts, expiry(grant.left(), duration, all));
+    return this.#lockOf(grant, resources, attempts, expiryOf(grant, duration, all));
   }
 
   /** Releases a lock. If no server replies, goes on in the background until its expiration. */
@@ -442,10 +442,8 @@ export class Redlock extends EventEmitter {
 export default Redlock;
 
 /** Returns the time at which a lock ends, less the drift, or 0 if it isn't held. */
-function expiry(leftMs: number, duration: number, { driftFactor }: Settings): number {
+function expiryOf(grant: Grant, duration: number, { driftFactor }: Settings): number {
+  const leftMs = Math.min(grant.left(), duration);
   if (leftMs <= 0) return 0;
   return Math.floor(Date.now() + leftMs) - Math.round(driftFactor * duration) - PRECISION_MS;
 }
-
-const expiryOf = (grant: Grant, duration: number, settings: Settings): number =>
-  expiry(Math.min(grant.left(), duration), duration, settings);
