@@ -270,7 +270,7 @@ export class Grant {
   async owned(): Promise<boolean> {
     const { options, parts } = this.#hold;
     const call = new Call(this.token);
-    // An extension that is no extension replies how many keys the token holds.
+    // LOCK.EXTEND replies how many keys the token holds. This one changes no lease.
     const words = options.extend(this.token, SHORTEST_MS);
     const check = (end: number) => parts.commands.holdsAll(options, words, call, end);
     return parts.commands.retryBriefly(options.name, check, call);
