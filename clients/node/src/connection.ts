@@ -78,7 +78,7 @@ export class Line {
     }
   }
 
-  /** Sends a command about a key. Rejects if there is no reply in time, or if the call is aborted. */
+  /** Sends a command about a key. Rejects if no reply comes in time, or if the call is aborted. */
   send(key: string, words: Word[], call: Call, ms: number): Promise<unknown> {
     return this.run((wire) => wire.send(key, words), call, ms);
   }
