@@ -10,7 +10,7 @@ import { Call, type Line } from './connection.js';
 import { type Crowd, crowdOf } from './crowd.js';
 import { UnavailableError } from './errors.js';
 import type { Options, Word } from './options.js';
-import { isOutage, NoReply, scrub } from './outages.js';
+import { isOutage, isPassing, NoReply, scrub } from './outages.js';
 import { type Bell, now } from './time.js';
 
 /** Time after the limit in which a reply still counts. */
@@ -131,8 +131,9 @@ export class Acquire {
       return this.#isLate(reply) ? await this.#ask() : reply;
     } catch (error) {
       this.hasWaited = true;
-      // The end of a limit says nothing about the server.
-      if (now() < this.#until || !(error instanceof NoReply)) {
+      const isEnd = this.signal?.aborted || (error instanceof NoReply && now() >= this.#until);
+      // The end of a limit or a call says nothing about the server.
+      if (!isEnd && isPassing(error)) {
         this.#isRefused = false;
         if (this.#crowd) this.#crowd.repliedAt = -Infinity;
       }
