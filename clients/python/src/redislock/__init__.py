@@ -1,32 +1,9 @@
 """Distributed locks of the redis-lock module for redis-py: fair, fenced, without polling."""
 
-from ._errors import (
-    Cancelled,
-    Deadlock,
-    LockLost,
-    ModuleMissing,
-    NotAcquired,
-    NotHeld,
-    NotReplicated,
-    RedisLockError,
-    Unavailable,
-)
+from . import _errors
+from ._errors import *  # noqa: F403
 from ._observer import Observer
 from ._sync import Grant, Lock, Locks
 
-__all__ = [
-    "Cancelled",
-    "Deadlock",
-    "Grant",
-    "Lock",
-    "LockLost",
-    "Locks",
-    "ModuleMissing",
-    "NotAcquired",
-    "NotHeld",
-    "NotReplicated",
-    "Observer",
-    "RedisLockError",
-    "Unavailable",
-]
+__all__ = ["Grant", "Lock", "Locks", "Observer"] + _errors.__all__
 __version__ = "0.1.0"

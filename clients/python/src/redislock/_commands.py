@@ -2,22 +2,11 @@
 
 import time
 from contextlib import suppress
-from typing import (
-    Any,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-    Set,
-    TypeVar,
-)
+from typing import Any, Awaitable, Callable, Coroutine, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar  # fmt: skip
 
 from redis.exceptions import AskError, MovedError
 
-from ._errors import Unavailable, final, is_late, is_outage, outage_text
+from ._errors import Unavailable, final, is_late, is_outage
 from ._observer import Observer, tell
 from ._options import Key, Words
 from ._servers import Address, Servers
@@ -34,16 +23,23 @@ LONGEST_PAUSE_SECONDS = 1.0
 class Call:
     """The commands of one call of the program."""
 
-    def __init__(self, token: bytes = b"", stop: Any = None, tie: Any = None) -> None:
+    def __init__(self, token: bytes = b"", stop: Any = None) -> None:
         self.token = token
         # An event that ends the call, if the program gave one.
         self.stop = stop
-        # The connections that the grant is tied to, if it is a session.
-        self.tie = tie
         # The number of commands that got no reply, and may still arrive.
         self.unanswered = 0
-        # The node of a cluster to ask next, because the node of the slot failed.
-        self.elsewhere: Optional[Address] = None
+        # The node of a cluster that failed, so that another one is asked next.
+        self.failed: Optional[Address] = None
+        # True if the next command ties a session to its connection, which is lent to the grant.
+        self.ties = False
+        self.lent: Optional[Tuple[Any, Any]] = None
+
+    def keeps(self, pool: Any, connection: Any) -> bool:
+        """Keep the connection of a command if it tied a session."""
+        if self.ties:
+            self.lent = pool, connection
+        return self.ties
 
 
 def pauses() -> Iterator[float]:
@@ -71,39 +67,36 @@ class Commands:
         self, key: Key, words: Words, call: Call, until: float, is_of_waiter: bool = False
     ) -> Any:
         """Send a command once, and return its reply. Raise ``Unavailable`` after an outage."""
-        sent = [words]
-        address, call.elsewhere = call.elsewhere, None
+        sent, address = [words], None
         for _ in range(REDIRECTS):
-            began = time.monotonic()
             try:
-                address = address or await self.servers.address(key, until)
+                address = address or await self.servers.address(key, until, call.failed)
                 pool = self.servers.pool(address)
                 reply = await self.io.exchange(pool, sent, until, call, is_of_waiter)
             except Exception as error:
-                failure = self.failed(error, address, call, until - began)
-                raise failure from failure.__cause__
+                reply = error
             if isinstance(reply, AskError):
                 address, sent = (reply.host, reply.port), [("ASKING",), words]
                 if isinstance(reply, MovedError):
                     await self.servers.moved(reply)
                     sent = [words]
-                continue
-            if not isinstance(reply, Exception):
+            elif isinstance(reply, Exception):
+                failure = self.failed(reply, address, call)
+                raise failure from failure.__cause__
+            else:
                 self._down.discard(address)
+                call.failed = None
                 return reply
-            raise self.failed(reply, address, call, 0) from None
         raise Unavailable("the cluster redirects without end")
 
     def failed(
-        self, error: BaseException, address: Optional[Address], call: Call, seconds: float
+        self, error: BaseException, address: Optional[Address], call: Call
     ) -> BaseException:
         """Return the error of a call: the outage, or the error that ends the call."""
         if not is_outage(error):
             return final(error, call.token)
-        call.elsewhere = self.servers.other_than(address)
-        name = self.servers.name(address)
-        late = f"no answer from {name} within {max(seconds, 0):.2g} s"
-        outage = Unavailable(late if is_late(error) else outage_text(error, name))
+        call.failed = address
+        outage = Unavailable(f"{self.servers.name(address)}: {error or 'the connection was lost'}")
         outage.is_late, outage.address = is_late(error), address
         outage.__cause__ = error
         return outage
@@ -116,47 +109,42 @@ class Commands:
         is_in_background: bool = False,
     ) -> T:
         """Repeat an action after outages, until it succeeds or the time is over."""
-        fault: Optional[Unavailable] = None
         for pause in pauses():
-            began = time.monotonic()
             try:
-                return await act(min(until, began + self.attempt_seconds))
-            except Unavailable as error:
-                # A last try that had little time says nothing about the cause.
-                if fault is None or until - began > FIRST_PAUSE_SECONDS:
-                    fault = error
-            if is_in_background:
-                self.report(fault)
-            await self.pause(pause, call, until, fault)
+                return await act(min(until, time.monotonic() + self.attempt_seconds))
+            except Unavailable as fault:
+                if is_in_background:
+                    self.report(fault)
+                await self.pause(pause, call, until, fault)
         raise AssertionError("there is always another try")
 
-    async def of_each_key(
-        self, keys: Sequence[Key], command: str, *words: Any, call: Call
-    ) -> List[Any]:
+    async def send(
+        self, key: Key, words: Words, call: Call, until: float, is_in_background: bool = False
+    ) -> Any:
+        """Send a command until a server replies, or the time is over."""
+
+        async def once(end: float) -> Any:
+            return await self.ask(key, words, call, end)
+
+        return await self.retry(once, call, until, is_in_background)
+
+    async def of_each_key(self, keys: Sequence[Key], verb: str, *words: Any) -> List[Any]:
         """Return the replies to a command about each key, within the command timeout."""
-        until = time.monotonic() + self.command_timeout
-
-        async def each(end: float) -> List[Any]:
-            return [await self.ask(key, (command, key, *words), call, end) for key in keys]
-
-        return await self.retry(each, call, until)
+        call, until = Call(), time.monotonic() + self.command_timeout
+        return [await self.send(key, (verb, key, *words), call, until) for key in keys]
 
     async def pause(self, seconds: float, call: Call, until: float, fault: Exception) -> None:
         """Pause before the next try. Raise the fault if there is no time for one."""
-        left = until - time.monotonic()
-        if left <= 0:
+        now = time.monotonic()
+        # The last try is shortly before the end.
+        last = until - FIRST_PAUSE_SECONDS
+        await self.io.pause(min(now + seconds, last) if now < last else until, call.stop)
+        if now >= last:
             raise fault
-        before_last = left - FIRST_PAUSE_SECONDS
-        await self.io.sleep(min(seconds, before_last if before_last > 0 else left), call.stop)
 
     def go_on(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run work in the background. If it fails, the server ends a lock with its lease."""
-        try:
-            self.io.start(quietly(work))
-        except RuntimeError as error:
-            # No thread can be started.
-            work.close()
-            tell(self.observer.unavailable, error)
+        self.io.start(quietly(work))
 
     def report(self, fault: Unavailable) -> None:
         """Tell the observer of an outage, once until the server replies again."""

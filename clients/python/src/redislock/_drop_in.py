@@ -7,12 +7,12 @@ redis-py holds counts as held, and only then is ``sleep`` used.
 import math
 import time
 import weakref
-from typing import Any, Awaitable, Literal, NoReturn, Optional, Type, Union
+from typing import Any, Literal, NoReturn, Optional, Type, Union
 
 from redis.exceptions import LockNotOwnedError, ResponseError
 
 from ._commands import Call
-from ._errors import Unavailable, is_of_another_type
+from ._errors import Unavailable
 from ._locks import LocksBase
 from ._options import is_free
 
@@ -78,8 +78,7 @@ class DropIn:
         try:
             grant = await lock._acquire(seconds if seconds < math.inf else None, token=token)
         except ResponseError as error:
-            if not is_of_another_type(error):
-                raise
+            _no_lock(error)
             return None
         # The drop-in releases it by its token.
         if grant is not None:
@@ -97,29 +96,23 @@ class DropIn:
         return token is not None and await self._ask("LOCK.CHECK", token) > 0
 
     async def _release(self, token: Any) -> None:
-        later = getattr(self.local, "release_later", 0.0)
-        if not await self._of_its_type(self._release_token(token, later)):
-            self._refuse("release")
-
-    async def _release_token(self, token: Any, later: float) -> bool:
         """Release by a token. If no server is reached, go on in the background for a while."""
         commands, call, now = self._locks._commands, Call(), time.monotonic()
         # Another thread goes on with them, and has no last words of its own.
         words = getattr(self.local, "last_words", ())
         if token not in words:
             words = ("LOCK.RELEASE", self.name, token)
-
-        async def once(end: float) -> bool:
-            count = await commands.ask(self.name, words, call, end)
-            # If a reply was lost, the command before may have released the lock.
-            return bool(count == 1 or call.unanswered)
-
         try:
-            return await commands.retry(once, call, now + commands.command_timeout)
+            count = await commands.send(self.name, words, call, now + commands.command_timeout)
         except Unavailable:
-            if later > 0:
-                commands.go_on(commands.retry(once, call, now + later, True))
+            end = now + getattr(self.local, "release_later", 0.0)
+            commands.go_on(commands.send(self.name, words, call, end, True))
             raise
+        except ResponseError as error:
+            count = _no_lock(error)
+        # If a reply was lost, the command before may have released the lock.
+        if count != 1 and not call.unanswered:
+            self._refuse("release")
 
     async def _extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
         left_ms = 0 if replace_ttl else await self._ask("LOCK.CHECK", self.local.token)
@@ -134,19 +127,22 @@ class DropIn:
         return True
 
     async def _ask(self, command: str, *words: Any) -> Any:
-        return await self._of_its_type(self._locks._send(self.name, (command, self.name, *words)))
-
-    async def _of_its_type(self, asked: Awaitable[Any]) -> Any:
-        """Return the result of a command, or 0 if the key holds a value of another type."""
+        """Return the reply to a command, or 0 if the key holds a value of another type."""
         try:
-            return await asked
+            (reply,) = await self._locks._commands.of_each_key([self.name], command, *words)
+            return reply
         except ResponseError as error:
-            if is_of_another_type(error):
-                return 0
-            raise
+            return _no_lock(error)
 
     def _refuse(self, verb: str) -> NoReturn:
         error: Any = LockNotOwnedError(f"Cannot {verb} a lock that's no longer owned")
         # Older versions of redis-py don't take this argument.
         error.lock_name = self.name
         raise error
+
+
+def _no_lock(error: ResponseError) -> int:
+    """Return 0 for the error that the key holds a value that is no lock. Raise any other error."""
+    if not str(error).startswith("WRONGTYPE"):
+        raise error
+    return 0

@@ -1,11 +1,21 @@
 """Errors, and which errors of the server and the network are an outage."""
 
 import asyncio
-import os
-import socket
 from typing import Any, Optional
 
 from redis import exceptions
+
+__all__ = [
+    "Cancelled",
+    "Deadlock",
+    "LockLost",
+    "ModuleMissing",
+    "NotAcquired",
+    "NotHeld",
+    "NotReplicated",
+    "RedisLockError",
+    "Unavailable",
+]
 
 
 class RedisLockError(exceptions.RedisError):
@@ -63,6 +73,8 @@ _OUTAGES = (
 )
 # Codes that redis-py, or an older version of it, has no class for.
 _OUTAGE_CODES = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "BUSY")  # fmt: skip
+# The errors for replies that begin with these words.
+_CLASSES = {"UNBLOCKED": Cancelled, "DEADLOCK": Deadlock, "NOREPLICAS": NotReplicated}
 
 
 def refused(error: Optional[BaseException]) -> Optional[BaseException]:
@@ -100,27 +112,7 @@ def final(error: BaseException, token: bytes) -> BaseException:
         return ModuleMissing("this server hasn't loaded redis-lock")
     if text.startswith("Protocol error: unauthenticated"):
         return exceptions.AuthenticationError("Authentication required.")
-    if text.startswith("UNBLOCKED"):
-        return Cancelled(text)
-    if text.startswith("DEADLOCK"):
-        return Deadlock(text)
-    if text.startswith("NOREPLICAS"):
-        return NotReplicated(text)
+    kind = _CLASSES.get(text.split(" ")[0])
+    if kind is not None:
+        return kind(text)
     return error if text == str(error) else exceptions.ResponseError(text)
-
-
-def outage_text(error: BaseException, address: str) -> str:
-    """Return the cause of an outage in words."""
-    cause: Optional[BaseException] = error
-    while cause is not None and not (isinstance(cause, OSError) and cause.errno):
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(cause, socket.gaierror):
-        return f"can't resolve {address}: {cause.strerror}"
-    if isinstance(cause, OSError) and cause.errno:
-        return f"{os.strerror(cause.errno).lower()}: {address}"
-    return f"{address}: {error or 'the connection was lost'}"
-
-
-def is_of_another_type(error: Any) -> bool:
-    """Return True if the key holds a value that is no lock."""
-    return str(error).startswith("WRONGTYPE")

@@ -11,11 +11,8 @@ from ._commands import Call, Commands, quietly
 from ._errors import LockLost, NotHeld, Unavailable
 from ._observer import LOG, tell
 from ._options import Key, Options, milliseconds
-from ._tie import Tie
 
 HELD, LOST, LEFT = "held", "lost", "left"
-# The least time by which a renewal must move the deadline.
-LEAST_SECONDS = 0.002
 
 
 class Hold:
@@ -31,18 +28,15 @@ class Hold:
         self.lease = options.lease
         # True if a command that asked for this grant may still arrive.
         self.is_unclear = False
+        # The pool and the connection that a session is tied to until its end.
+        self.lent: Optional[Tuple[Any, Any]] = None
         self.io = commands.io
         self.observer = commands.observer
         self._commands = commands
         self._guard = threading.Lock()
-        self._granted_at: Optional[float] = None
+        self._longest_deadline = time.monotonic() + (options.max_hold or math.inf)
         # The server keeps a lock with at_least until then.
         self._stays_until = time.monotonic() + options.at_least
-        self._tie = Tie(self.io, options.lease) if options.session else None
-        # One renewal at a time, because each may move the tie.
-        self._is_renewing = False
-        # True if the observer knows that a renewal was refused.
-        self._is_refused = False
         # The grant of the program, which is told of a loss.
         self.grant: "Callable[[], Optional[GrantBase]]" = lambda: None
 
@@ -55,109 +49,71 @@ class Hold:
     def prolong(self, lease: float, asked_at: float) -> None:
         """Move the deadline. The lease counts from the request: the server counts from then or
         later."""
-        if self._granted_at is None:
-            self._granted_at = asked_at
         self.deadline = max(self.deadline, asked_at + lease - self.options.margin_seconds)
-        is_last = self.deadline >= self._longest_deadline - LEAST_SECONDS
         # A late command of the acquire sets its own lease, which may be shorter.
         every = min(lease, self.options.first_lease) / 3 if self.is_unclear else lease / 3
+        is_last = self.deadline >= self._longest_deadline
         self.renew_at = math.inf if is_last or not self.options.renew else asked_at + every
-
-    @property
-    def _longest_deadline(self) -> float:
-        longest = self.options.max_hold
-        return math.inf if longest is None else (self._granted_at or 0.0) + longest
 
     @property
     def due(self) -> float:
         return min(self.renew_at, self.deadline)
 
-    @property
-    def is_ended(self) -> bool:
-        return self.state != HELD
-
-    def postpone(self, now: float) -> float:
-        """Repeat a renewal that failed, because it may succeed before the deadline."""
-        self.renew_at = now + self.lease / 10
-        return self.due
-
-    def look_after(self, now: float) -> float:
+    def look_after(self) -> float:
         """Renew the grant, or tell of its loss, if that is due. Return when to look again."""
-        if self.is_ended:
+        now = time.monotonic()
+        if self.state != HELD:
+            # A renewal or an extend held it again while it was released.
+            self.io.keeper.held.discard(self)
             return math.inf
         if now >= self.deadline:
             self.lose()
             return math.inf
         if now >= self.renew_at:
             self.renew_at = math.inf
-            if not self._is_renewing:
-                self.io.start(self._renew())
+            self.io.start(self._renew())
         return self.due
 
     async def _renew(self) -> None:
         longest = self._longest_deadline - time.monotonic() + self.options.margin_seconds
-        lease = min(self.lease, longest)
-        call = Call(self.token, tie=self._tie)
-        self._is_renewing = True
         try:
-            await self._commands.retry(
-                lambda end: self._extend(call, lease, end), call, self.deadline, True
-            )
-            self._is_refused = False
+            await self._extend(min(self.lease, longest), self.deadline, True)
         except Exception as error:
-            if not self._is_refused and not self.is_lost and not isinstance(error, Unavailable):
-                self._is_refused = True
+            # It may be allowed before the deadline.
+            self.renew_at = time.monotonic() + self.lease / 3
+            if not self.is_lost and not isinstance(error, Unavailable):
                 tell(self.observer.unavailable, error)
-            self.postpone(time.monotonic())
-        finally:
-            self._is_renewing = False
         self.io.keeper.hold(self)
 
-    async def _extend(self, call: Call, lease: float, end: float) -> bool:
-        if self.is_ended:
-            # A renewal that is repeated after the release would undo its at_least.
-            return False
-        asked_at = time.monotonic()
-        words = self.options.extend(self.token, lease, ties=call.tie is not None)
-        count = await self._commands.ask(self.options.keys[0], words, call, end)
-        if count != len(self.options.keys):
-            # The keys that aren't lost stay until the release, because the block may still run.
-            self.lose()
-            return False
-        self.prolong(lease, asked_at)
-        if call.tie is not None:
-            call.tie.moved(asked_at)
-        return not self.is_ended
+    async def _extend(self, lease: float, until: float, is_in_background: bool = False) -> bool:
+        """Set the lease, and repeat that after outages. Return False if the lock is lost."""
+        call = Call(self.token)
 
-    async def tie(self, until: float, stop: Any) -> None:
-        """Tie the grant to a connection, which stays out of its pool from now on."""
-        assert self._tie is not None
-        call = Call(self.token, stop, self._tie)
-        end = min(until, time.monotonic() + self._commands.command_timeout)
-        try:
-            is_held = await self._commands.retry(
-                lambda end: self._extend(call, self.options.first_lease, end), call, end
-            )
-        except BaseException:
-            self._end(LEFT)
-            self._tie.cut()
-            raise
-        if not is_held:
-            raise LockLost("the lock was lost before it was tied to its connection")
+        async def once(end: float) -> bool:
+            asked_at = time.monotonic()
+            if self.state != HELD:
+                # A renewal that is repeated after the release would undo its at_least.
+                return False
+            words = self.options.extend(self.token, lease)
+            count = await self._commands.ask(self.options.keys[0], words, call, end)
+            if count != len(self.options.keys):
+                # The keys that aren't lost stay until the release: the block may still run.
+                self.lose()
+                return False
+            self.prolong(lease, asked_at)
+            return self.state == HELD
+
+        return await self._commands.retry(once, call, until, is_in_background)
 
     async def extend(self, lease: float) -> bool:
         milliseconds("lease", lease)
         if lease <= self.options.margin_seconds:
             raise ValueError("lease must be greater than margin")
-        return not (self.is_lost or self.is_ended) and await self.take_over(lease)
+        return self.state == HELD and not self.is_lost and await self.take_over(lease)
 
     async def take_over(self, lease: float) -> bool:
         """Set the lease, also of a grant that another process acquired."""
-        call = Call(self.token)
-        end = time.monotonic() + self._commands.command_timeout
-        is_held = await self._commands.retry(
-            lambda end: self._extend(call, lease, end), call, end
-        )
+        is_held = await self._extend(lease, time.monotonic() + self._commands.command_timeout)
         if is_held:
             self.lease = lease
             self.io.keeper.hold(self)
@@ -174,22 +130,27 @@ class Hold:
         self.io.keeper.held.discard(self)
         return True
 
-    def lose(self) -> bool:
+    def lose(self) -> None:
         """End the grant as lost, and tell the program once."""
         if not self._end(LOST):
-            return False
+            return
         grant = self.grant()
         if grant is not None:
             grant._tell_lost()
             tell(self.observer.lost, grant)
-        if self._tie is not None:
-            self._commands.go_on(self._untie(self._tie))
-        return True
+        if self.lent is not None:
+            self._commands.go_on(self._close_later())
 
-    async def _untie(self, tie: Tie) -> None:
-        """Close the connections a margin after the loss, because their close releases the lock."""
-        await self.io.sleep(self.options.margin_seconds)
-        tie.cut()
+    async def _close_later(self) -> None:
+        """Close the session a margin after the loss, because that releases the lock."""
+        await self.io.pause(time.monotonic() + self.options.margin_seconds, None)
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection of a session. Otherwise the server would go on renewing the lock."""
+        lent, self.lent = self.lent, None
+        if lent is not None:
+            self.io.put_back(*lent, False)
 
     def collected(self, grant: "GrantBase") -> None:
         """Release the grant of a program that dropped it."""
@@ -200,64 +161,62 @@ class Hold:
             if self._end(LEFT):
                 LOG.warning("a grant of %r was dropped without a release", self.options.keys)
                 tell(self.observer.lost, grant)
-                await self._leave(Call(self.token), math.inf, time.monotonic())
+                await self._leave(Call(self.token), self._ends_at, True)
 
         self.io.start_from_finalizer(lambda: quietly(drop()))
 
     def detach(self) -> None:
-        if self._tie is not None:
+        if self.lent is not None:
             raise ValueError("a session ends with its connection, so it can't be detached")
         if not self._end(LEFT):
             raise NotHeld("the lock isn't held")
 
     def abandon(self) -> None:
-        """Forget the grant in a forked process. The copies of its connections close."""
+        """Forget the grant in a forked process. The copy of its connection closes."""
         self.state = LEFT
-        if self._tie is not None:
-            self._tie.abandon()
+        self.lent = None
 
     async def release(self, until: Optional[float] = None) -> bool:
         """Release the lock, within the command timeout. Later the release goes on without a caller.
 
         Return True if the grant still held.
         """
-        now = time.monotonic()
         was_lost = self.is_lost
         if not self._end(LEFT):
             if self.state == LEFT:
                 raise NotHeld("the lock isn't held")
             was_lost, self.state = True, LEFT
-        call = Call(self.token)
+        call, end = Call(self.token), time.monotonic() + self._commands.command_timeout
         try:
-            is_held = await self._leave(call, until or now + self._commands.command_timeout, now)
-            return is_held and not was_lost
+            return await self._leave(call, until or end) and not was_lost
         except BaseException as error:
-            self._commands.go_on(self._leave(call, math.inf, now))
+            self._commands.go_on(self._leave(call, self._ends_at, True))
             if was_lost and isinstance(error, Exception):
                 return False
             raise
 
-    async def _leave(self, call: Call, until: float, now: float) -> bool:
-        """Send the release until a server has replied, or the time or the lease is over."""
-        end = max(self.deadline, now) + self.options.margin_seconds
-        is_in_background = until == math.inf
+    @property
+    def _ends_at(self) -> float:
+        """The end of the lease, up to which a release goes on in the background."""
+        return max(self.deadline, time.monotonic()) + self.options.margin_seconds
 
-        async def once(attempt_end: float) -> bool:
+    async def _leave(self, call: Call, until: float, is_in_background: bool = False) -> bool:
+        """Send the release until a server has replied, or the time is over."""
+
+        async def once(end: float) -> bool:
             words = self._last_words()
-            count = await self._commands.ask(self.options.keys[0], words, call, attempt_end)
+            count = await self._commands.ask(self.options.keys[0], words, call, end)
             # If a reply was lost, the command before may have released the lock.
             may_have = call.unanswered > 0 and time.monotonic() < self.deadline
             return bool(count == len(self.options.keys) or may_have)
 
         try:
-            end = end if is_in_background else until
-            is_held = await self._commands.retry(once, call, end, is_in_background)
-            if self._tie is not None:
-                self._tie.close()
+            is_held = await self._commands.retry(once, call, until, is_in_background)
+            self.close()
             return is_held
         finally:
-            if self._tie is not None and is_in_background:
-                self._tie.cut()
+            if is_in_background:
+                self.close()
 
     def _last_words(self) -> Any:
         rest = self._stays_until - time.monotonic()
@@ -269,9 +228,7 @@ class Hold:
         return self.options.release(self.token)
 
     async def is_owned(self) -> bool:
-        lefts = await self._commands.of_each_key(
-            self.options.keys, "LOCK.CHECK", self.token, call=Call(self.token)
-        )
+        lefts = await self._commands.of_each_key(self.options.keys, "LOCK.CHECK", self.token)
         return bool(min(lefts) > 0)
 
 
@@ -335,8 +292,8 @@ class GrantBase:
             raise NotHeld("the lock isn't held")
 
     def _tell_lost(self) -> None:
-        if self._lock._on_lost is not None:
-            self._hold.io.tell(self._lock._on_lost, self)
+        if self._hold.options.on_lost is not None:
+            self._hold.io.tell(self._hold.options.on_lost, self)
 
     async def _exit(self, error: Optional[BaseException]) -> None:
         """Release at the end of a guarded block, unless the block did so."""

@@ -2,18 +2,17 @@
 
 import math
 import os
-import secrets
 import time
 import weakref
 from contextlib import suppress
-from typing import Any, Callable, Generic, List, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Generic, List, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from ._acquire import Acquire
-from ._commands import Call, Commands
+from ._commands import Commands
 from ._errors import Cancelled, NotAcquired
 from ._grant import HELD, GrantBase, Hold
 from ._observer import Observer, tell
-from ._options import Key, Options, Words, checked_token, is_free, milliseconds, names_of
+from ._options import Key, Options, checked_token, is_free, milliseconds, names_of
 
 G = TypeVar("G", bound=GrantBase)
 
@@ -23,10 +22,9 @@ class LockBase(Generic[G]):
 
     _grant_class: Type[G]
 
-    def __init__(self, locks: "LocksBase[Any, Any]", options: Options, on_lost: Any) -> None:
+    def __init__(self, locks: "LocksBase[Any, Any]", options: Options) -> None:
         self._locks = locks
         self._options = options
-        self._on_lost = on_lost
         # The grants of ``with``, and the threads or tasks that entered it.
         self._entered: List[Tuple[Any, G]] = []
 
@@ -52,11 +50,9 @@ class LockBase(Generic[G]):
         if seconds is None:
             seconds = self._options.wait
         limit = math.inf if seconds is None else milliseconds("timeout", seconds, zero=True) / 1000
-        began = time.monotonic()
-        self._locks._io.scope()
-        drawn = token or secrets.token_hex(16).encode()
-        acquire = Acquire(self._locks._commands, self._options, drawn, limit, stop)
-        acquire.is_shared_token = token is not None
+        locks, began = self._locks, time.monotonic()
+        locks._io.scope()
+        acquire = Acquire(locks._commands, self._options, limit, stop, token)
         outcome, hold = "failed", None
         try:
             hold = await acquire.run()
@@ -67,8 +63,7 @@ class LockBase(Generic[G]):
             raise
         finally:
             if acquire.has_waited or hold is None:
-                observer = self._locks._observer
-                tell(observer.waited, self, time.monotonic() - began, outcome)
+                tell(locks._observer.waited, self, time.monotonic() - began, outcome)
         return None if hold is None else await self._granted(hold)
 
     async def _granted(self, hold: Hold) -> G:
@@ -84,8 +79,7 @@ class LockBase(Generic[G]):
         return grant
 
     async def _is_locked(self) -> bool:
-        commands, keys = self._locks._commands, self._options.keys
-        infos = await commands.of_each_key(keys, "LOCK.INFO", "WAITERS", 0, call=Call())
+        infos = await self._locks._commands.of_each_key(self.keys, "LOCK.INFO", "WAITERS", 0)
         return not all(is_free(info) for info in infos)
 
     def _enter(self, grant: Optional[G]) -> G:
@@ -130,25 +124,7 @@ class LocksBase(Generic[L, G]):
         self._commands = Commands(client, io, seconds, self._observer)
         _ALL.add(self)
 
-    def lock(
-        self,
-        keys: Union[Key, Sequence[Key]],
-        lease: float = 30.0,
-        *,
-        wait: Optional[float] = None,
-        shared: bool = False,
-        limit: Optional[int] = None,
-        permits: Optional[int] = None,
-        session: bool = False,
-        keep: float = 10.0,
-        renew: bool = True,
-        margin: Optional[float] = None,
-        max_hold: Optional[float] = 86_400.0,
-        at_least: float = 0.0,
-        data: Union[str, bytes, None] = None,
-        replicas: Optional[int] = None,
-        on_lost: Optional[Callable[[G], Any]] = None,
-    ) -> L:
+    def lock(self, keys: Union[Key, Sequence[Key]], lease: float = 30.0, **options: Any) -> L:
         """Return a lock on a key, or on several keys that are granted together or not at all.
 
         Times are in seconds, and rounded up to whole milliseconds. A wrong argument raises
@@ -176,13 +152,7 @@ class LocksBase(Generic[L, G]):
             to 1000; otherwise ``NotReplicated``. Default: None.
         :param on_lost: called with the grant, once for each loss. Default: None.
         """
-        if on_lost is not None and not callable(on_lost):
-            raise TypeError("on_lost must be callable")
-        options = Options(
-            names_of(keys), lease, wait, bool(shared), limit, permits, bool(session), keep,
-            bool(renew), margin, max_hold, at_least, data, replicas,
-        )  # fmt: skip
-        return self._lock_class(self, options, on_lost)
+        return self._lock_class(self, Options(names_of(keys), lease, **options))
 
     async def _adopt(self, keys: Any, token: Any, fence: int, options: Any) -> Optional[G]:
         lock = self.lock(keys, **options)
@@ -205,11 +175,6 @@ class LocksBase(Generic[L, G]):
         if failure is not None:
             raise failure
         return count
-
-    async def _send(self, key: Key, words: Words) -> Any:
-        """Return the reply to a command that belongs to no grant."""
-        (reply,) = await self._commands.of_each_key([key], words[0], *words[2:], call=Call())
-        return reply
 
     async def _close(self) -> None:
         pools = list(self._commands.servers.pools.values())

@@ -3,7 +3,7 @@
 import math
 import numbers
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, Optional, Tuple, Union
 
 Key = Union[str, bytes]
 Words = Tuple[Any, ...]
@@ -54,41 +54,41 @@ def names_of(keys: Union[Key, Iterable[Key]]) -> Tuple[Key, ...]:
         raise TypeError("keys must be str, bytes, or several of them") from None
 
 
+# The options that are times, and whether they may be 0. The second ones may also be None.
+_TIMES = {"lease": False, "keep": False, "at_least": True}
+_OPTIONAL_TIMES = {"wait": True, "max_hold": False, "margin": True}
+
+
 @dataclass(frozen=True)
 class Options:
     """The keys and the options of a lock. Times are in seconds."""
 
     keys: Tuple[Key, ...]
-    lease: float
-    wait: Optional[float]
-    shared: bool
-    limit: Optional[int]
-    permits: Optional[int]
-    session: bool
-    keep: float
-    renew: bool
-    margin: Optional[float]
-    max_hold: Optional[float]
-    at_least: float
-    data: Union[str, bytes, None] = field(repr=False)
-    replicas: Optional[int]
+    lease: float = 30.0
+    wait: Optional[float] = None
+    shared: bool = False
+    limit: Optional[int] = None
+    permits: Optional[int] = None
+    session: bool = False
+    keep: float = 10.0
+    renew: bool = True
+    margin: Optional[float] = None
+    max_hold: Optional[float] = 86_400.0
+    at_least: float = 0.0
+    data: Union[str, bytes, None] = field(default=None, repr=False)
+    replicas: Optional[int] = None
+    on_lost: Optional[Callable[[Any], Any]] = None
 
     def __post_init__(self) -> None:
         if not self.keys:
             raise ValueError("keys must name at least one key")
         if len({_raw("keys", key) for key in self.keys}) < len(self.keys):
             raise ValueError("keys must differ")
-        for name in ("lease", "keep"):
-            milliseconds(name, getattr(self, name))
-        milliseconds("at_least", self.at_least, zero=True)
-        if self.wait is not None:
-            milliseconds("wait", self.wait, zero=True)
-        if self.max_hold is not None:
-            milliseconds("max_hold", self.max_hold)
-        if self.margin is not None:
-            milliseconds("margin", self.margin, zero=True)
-            if self.margin >= self.lease:
-                raise ValueError("margin must be less than lease")
+        for name, zero in {**_TIMES, **_OPTIONAL_TIMES}.items():
+            if name in _TIMES or getattr(self, name) is not None:
+                milliseconds(name, getattr(self, name), zero)
+        if self.margin_seconds >= self.lease:
+            raise ValueError("margin must be less than lease")
         if self.limit is not None:
             _whole("limit", self.limit, 2**32 - 1)
         if self.permits is not None:
@@ -99,6 +99,8 @@ class Options:
             raise ValueError("data must be at most 1024 bytes")
         if self.replicas is not None:
             _whole("replicas", self.replicas, 1000)
+        if self.on_lost is not None and not callable(self.on_lost):
+            raise TypeError("on_lost must be callable")
 
     @property
     def margin_seconds(self) -> float:
@@ -130,33 +132,34 @@ class Options:
             words += ("LIMIT", self.limit, "PERMITS", self.permits or 1)
         return words if self.data is None else (*words, "DATA", self.data)
 
-    def _replicas(self, within: float) -> Words:
-        if self.replicas is None:
-            return ()
-        return ("REPLICAS", self.replicas, "WITHIN", max(1, int(within * 1000)))
-
     def _keep(self, left: float) -> Words:
         return ("KEEP", milliseconds("keep", min(self.keep, max(left, 0.0) + 1)))
 
-    def acquire(self, token: bytes, within: float) -> Words:
-        return self._words("ACQUIRE", token, *self._grant(), *self._replicas(within))
+    def acquire(self, token: bytes) -> Words:
+        return self._words("ACQUIRE", token, *self._grant())
 
-    def wait_for(self, token: bytes, block: float, left: float, within: float) -> Words:
+    def wait_for(self, token: bytes, block: float, left: float) -> Words:
         """Return the WAIT of a part of the time that is left. The last one leaves no place."""
         keep = () if block >= left else self._keep(left)
         block_ms = max(1, math.ceil(block * 1000))
-        return self._words(
-            "WAIT", token, *self._grant(), "BLOCK", block_ms, *keep, *self._replicas(within)
-        )
+        return self._words("WAIT", token, *self._grant(), "BLOCK", block_ms, *keep)
 
     def queue(self, token: bytes, left: float, channel: str, message: bytes) -> Words:
         return self._words(
             "QUEUE", token, *self._grant(), *self._keep(left), "NOTIFY", channel, message
         )
 
-    def extend(self, token: bytes, lease: float, ties: bool) -> Words:
-        tie = ("SESSION",) if ties else ()
-        return self._words("EXTEND", token, "PX", milliseconds("lease", lease), "GT", *tie)
+    def extend(self, token: bytes, lease: float) -> Words:
+        return self._words("EXTEND", token, "PX", milliseconds("lease", lease), "GT")
+
+    def confirm(self, token: bytes, within: float) -> Words:
+        """Return the command that has a new grant acknowledged, and tied to its connection."""
+        words = self.extend(token, self.first_lease)
+        if self.session:
+            words += ("SESSION",)
+        if self.replicas is not None:
+            words += ("REPLICAS", self.replicas, "WITHIN", max(1, int(within * 1000)))
+        return words
 
     def release(self, token: bytes) -> Words:
         return self._words("RELEASE", token)

@@ -5,12 +5,18 @@ import random
 import socket
 from typing import Any, Dict, Optional, Tuple
 
-from redis.connection import AbstractConnection
+from redis.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import RedisClusterException
 
 from ._options import Key
 
 Address = Tuple[Any, Any]
+
+# The most unused connections to one server that stay open.
+IDLE_CONNECTIONS = 32
+# Older versions of redis-py require the name of a command to get a connection.
+_TAKES_NONE = "command_name=None" in str(inspect.signature(ConnectionPool.get_connection))
+NAME = () if _TAKES_NONE else ("_",)
 
 # Keepalive notices a peer that died silently, even while nothing is sent.
 KEEPALIVE = {
@@ -41,8 +47,11 @@ class Servers:
         self.pools: Dict[Optional[Address], Any] = {}
         self._scope: Any = None
 
-    async def address(self, key: Key, until: float) -> Optional[Address]:
-        """Return the address of the key's node in a cluster, or None if there is one server."""
+    async def address(self, key: Key, until: float, failed: Any = None) -> Optional[Address]:
+        """Return the address of the key's node in a cluster, or None if there is one server.
+
+        If that node failed, another one redirects to the node that serves the slot now.
+        """
         if not self.is_cluster:
             return None
         await self._io.learn_nodes(self.client, until)
@@ -50,16 +59,10 @@ class Servers:
             node = self.client.get_node_from_key(key)
         except (RedisClusterException, KeyError, IndexError):
             node = None
-        # A node without the slot redirects to its node.
-        node = node or random.choice(list(self.client.get_nodes()))
+        nodes = [it for it in self.client.get_nodes() if (it.host, it.port) != failed]
+        if nodes and node not in nodes:
+            node = random.choice(nodes)
         return node.host, node.port
-
-    def other_than(self, address: Optional[Address]) -> Optional[Address]:
-        """Return another node of the cluster, which knows where the slots of a dead node are."""
-        if address is None:
-            return None
-        others = {(node.host, node.port) for node in self.client.get_nodes()} - {address}
-        return random.choice(sorted(others)) if others else None
 
     async def moved(self, error: Any) -> None:
         """Tell the program's client where a slot is now."""
@@ -87,13 +90,9 @@ class Servers:
         if self.is_cluster:
             return "the cluster"
         pool = self.client.connection_pool
-        if hasattr(pool, "sentinel_manager"):
-            return f"the primary {pool.service_name}"
-        settings = pool.connection_kwargs
-        if "path" in settings:
-            return str(settings["path"])
-        # The defaults of redis-py.
-        return f"{settings.get('host') or 'localhost'}:{settings.get('port') or 6379}"
+        settings = {"host": "localhost", "port": 6379, **pool.connection_kwargs}
+        place = settings.get("path") or f"{settings['host']}:{settings['port']}"
+        return str(getattr(pool, "service_name", place))
 
     def _new_pool(self, address: Optional[Address]) -> Any:
         if address is None:
@@ -109,14 +108,13 @@ class Servers:
         settings.update(
             decode_responses=False,
             protocol=2,
-            socket_timeout=self._io.socket_timeout(self._attempt_seconds),
             socket_connect_timeout=self._attempt_seconds,
-            retry=self._io.no_retry(),
             max_connections=2**31 - 1,
             retry_on_timeout=False,
             retry_on_error=[],
             health_check_interval=0,
             **_NAMELESS,
+            **self._io.settings(self._attempt_seconds),
         )
         if address is not None:
             settings.update(host=address[0], port=address[1])

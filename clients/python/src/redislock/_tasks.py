@@ -5,19 +5,9 @@ import inspect
 import itertools
 import secrets
 import time
+import weakref
 from contextlib import suppress
-from typing import (
-    Any,
-    Callable,
-    Coroutine,
-    Dict,
-    List,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-    TypeVar,
-)
+from typing import Any, Callable, Coroutine, Dict, List, Optional, Sequence, Set, Tuple, TypeVar
 
 from redis import exceptions
 from redis.asyncio import ConnectionPool
@@ -25,11 +15,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from ._commands import Call
-from ._crowd import Crowds, TaskCrowd
+from ._crowd import Crowd
 from ._keeper import Keeper
 from ._observer import tell
 from ._options import Key, Words
-from ._threads import IDLE_CONNECTIONS
+from ._servers import IDLE_CONNECTIONS, NAME
 
 T = TypeVar("T")
 
@@ -37,9 +27,6 @@ T = TypeVar("T")
 MOST_CONNECTIONS = 16
 # Some event loops take no delay of many years.
 LONGEST_DELAY_SECONDS = 3600.0
-# Older versions of redis-py require the name of a command.
-_TAKES_NONE = "command_name=None" in str(inspect.signature(ConnectionPool.get_connection))
-_NAME = () if _TAKES_NONE else ("_",)
 
 
 class TaskKeeper(Keeper):
@@ -55,86 +42,62 @@ class TaskKeeper(Keeper):
 
 
 class Listener:
-    """A connection to one server for the messages to waiters."""
+    """A connection to one server for the messages to waiters. Its first failure ends it."""
 
-    def __init__(self, wake: Callable[[bytes], None]) -> None:
-        self._wake = wake
+    def __init__(self, pool: Any, verb: str, ring: Callable[[bytes], None]) -> None:
+        self.failure: Optional[Exception] = None
+        self._pool = pool
+        self._verb = verb
+        self._ring = ring
         self._connection: Any = None
-        self._reading: "Optional[asyncio.Future[None]]" = None
-        self._is_opening = asyncio.Lock()
-        self._channels: Set[str] = set()
-        # The reply to the latest subscription.
-        self._reply: "Optional[asyncio.Future[None]]" = None
+        # An event for each channel, which the reply to its subscription sets.
+        self._channels: Dict[str, asyncio.Event] = {}
+        self._reading = asyncio.ensure_future(self._read())
 
-    def hears(self, channel: str) -> bool:
-        return channel in self._channels
-
-    async def subscribe(self, pool: Any, verb: str, channel: str) -> None:
-        async with self._is_opening:
-            if self.hears(channel):
-                return
-            if self._connection is None:
-                self._connection = await pool.get_connection(*_NAME)
-                self._reading = asyncio.ensure_future(self._read(pool, self._connection))
-            self._reply = asyncio.get_running_loop().create_future()
-            try:
-                await self._connection.send_command(verb, channel)
-                await self._reply
-            except asyncio.CancelledError:
-                # Without a reply in time the connection may be dead, so the next call opens one.
-                self.close()
-                raise
+    async def subscribe(self, channel: str) -> asyncio.Event:
+        """Return an event that is set as soon as messages come, or never will."""
+        if channel not in self._channels:
+            self._channels[channel] = asyncio.Event()
+            if self._connection is not None:
+                await self._connection.send_command(self._verb, channel)
+        return self._channels[channel]
 
     def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._forget()
+        self._reading.cancel()
 
-    def _forget(self) -> None:
-        self._connection = None
-        self._channels.clear()
-
-    async def _read(self, pool: Any, connection: Any) -> None:
+    async def _read(self) -> None:
         try:
+            self._connection = await self._pool.get_connection(*NAME)
+            for channel in list(self._channels):
+                await self._connection.send_command(self._verb, channel)
             while True:
-                try:
-                    self._receive(await connection.read_response(disable_decoding=True))
-                except exceptions.ResponseError as error:
-                    self._replied(error)
+                self._receive(await self._connection.read_response(disable_decoding=True))
         except Exception as error:
-            self._replied(exceptions.ConnectionError(str(error) or "the connection was lost"))
+            self.failure = error
         finally:
-            if self._connection is connection:
-                self._forget()
-            self._wake(b"")
-            with suppress(Exception):
-                await connection.disconnect(nowait=True)
-            await pool.release(connection)
+            self.failure = self.failure or exceptions.TimeoutError("no reply in time")
+            for subscribed in self._channels.values():
+                subscribed.set()
+            self._ring(b"")
+            if self._connection is not None:
+                await _put_back(self._pool, self._connection, False)
 
     def _receive(self, reply: Any) -> None:
-        kind = reply[0]
+        kind, channel = reply[0], reply[1].decode()
         if kind in (b"message", b"smessage"):
-            self._wake(reply[2])
+            self._ring(reply[2])
         elif kind == b"sunsubscribe":
             # The slot has moved to another node.
-            self._channels.discard(reply[1].decode())
-            self._wake(b"")
+            self._channels.pop(channel, None)
+            self._ring(b"")
         else:
-            self._channels.add(reply[1].decode())
-            self._replied(None)
-
-    def _replied(self, error: Optional[Exception]) -> None:
-        if self._reply is None or self._reply.done():
-            return
-        if error is None:
-            self._reply.set_result(None)
-        else:
-            self._reply.set_exception(error)
+            self._channels[channel].set()
 
 
 class Tasks:
     blocks = False
     pool_class = ConnectionPool
+    event = asyncio.Event
 
     def __init__(self) -> None:
         self.forget()
@@ -147,13 +110,12 @@ class Tasks:
         """Start in an event loop, to which no connection and no timer of an earlier one belongs."""
         self._loop = loop
         self.keeper = TaskKeeper()
-        self.crowds = Crowds(TaskCrowd)
+        self.crowds: "weakref.WeakValueDictionary[Any, Crowd]" = weakref.WeakValueDictionary()
         # References to running tasks, because an event loop doesn't keep its tasks alive.
-        self._running: Set["asyncio.Future[Any]"] = set()
+        self._running: "Set[asyncio.Future[Any]]" = set()
         # A release never waits behind the commands of waiters.
         self._lanes: Dict[Tuple[Any, bool], asyncio.Semaphore] = {}
         self._listeners: Dict[Any, Listener] = {}
-        self._learns: "Optional[asyncio.Future[Any]]" = None
         self._name = secrets.token_hex(8)
         self._channels: Dict[int, str] = {}
         self._numbers = itertools.count()
@@ -189,31 +151,30 @@ class Tasks:
         if inspect.iscoroutine(work):
             self.start(work)
 
-    async def sleep(self, seconds: float, stop: Any = None) -> None:
-        await asyncio.sleep(min(max(0.0, seconds), LONGEST_DELAY_SECONDS))
+    async def pause(self, until: float, stop: Any, turn: Optional[asyncio.Event] = None) -> None:
+        """Wait until a time, or until it is the caller's turn."""
+        turns = asyncio.ensure_future((turn or asyncio.Event()).wait())
+        left = min(max(0.0, until - time.monotonic()), LONGEST_DELAY_SECONDS)
+        try:
+            await asyncio.wait([turns], timeout=left)
+        finally:
+            turns.cancel()
 
     async def done(self, work: Any) -> Any:
         return await work
 
-    def socket_timeout(self, seconds: float) -> None:
-        """Return None, because each command has its own limit."""
-        return None
-
-    # --- redis-py's client ------------------------------------------------------------------------
-
-    def no_retry(self) -> Any:
-        return Retry(NoBackoff(), 0)
+    def settings(self, seconds: float) -> Dict[str, Any]:
+        """Return the settings of a pool. Each command has its own limit."""
+        return {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
 
     async def learn_nodes(self, cluster: Any, until: float) -> None:
-        """Let the client learn its nodes, once for all tasks, whatever time that takes."""
-        if cluster.get_nodes():
-            return
-        if self._learns is None or self._learns.done():
-            self._learns = self.start(cluster.initialize())
-        await asyncio.wait([self._learns], timeout=max(0.0, until - time.monotonic()))
-        if not self._learns.done():
-            raise exceptions.TimeoutError("no reply in time")
-        self._learns.result()
+        """Let the client learn its nodes, whatever time that takes. It does so only once."""
+        if not cluster.get_nodes():
+            learns = self.start(cluster.initialize())
+            await asyncio.wait([learns], timeout=max(0.0, until - time.monotonic()))
+            if not learns.done():
+                raise exceptions.TimeoutError("no reply in time")
+            learns.result()
 
     def node_settings(self, cluster: Any, address: Any) -> Any:
         """Return a node of the client, whose settings are those of every node."""
@@ -224,93 +185,57 @@ class Tasks:
     async def exchange(
         self, pool: Any, commands: Sequence[Words], until: float, call: Call, is_of_waiter: bool
     ) -> Any:
-        """Send commands, and return the last one's reply. It may be an error.
-
-        If the caller leaves first, what was sent goes on, and its connection stays usable.
-        """
+        """Send commands, and return the last one's reply. It may be an error."""
         left = until - time.monotonic()
         if left <= 0:
             raise exceptions.TimeoutError("no time left")
-        wanted = asyncio.get_running_loop().create_future()
-        exchange = self._exchange(pool, commands, call, wanted)
-        if not commands[-1][0].endswith("WAIT"):
-            # A blocking command would keep others from the connections of its lane.
-            exchange = self._in_lane((pool, is_of_waiter), exchange)
-        work, loop = self.start(exchange), asyncio.get_running_loop()
-        ends = loop.call_later(max(left, pool.longest_seconds), work.cancel)
-        work.add_done_callback(lambda _: ends.cancel())
+        lane = self._lanes.setdefault((pool, is_of_waiter), asyncio.Semaphore(MOST_CONNECTIONS))
+        work = self.start(self._exchange(pool, commands, call, lane))
         try:
             await asyncio.wait([work], timeout=left)
         finally:
-            wanted.cancel()
+            work.cancel()
         if not work.done() or work.cancelled():
             raise exceptions.TimeoutError("no reply in time")
         return work.result()
 
-    async def _in_lane(self, name: Tuple[Any, bool], exchange: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            async with self._lanes.setdefault(name, asyncio.Semaphore(MOST_CONNECTIONS)):
-                return await exchange
-        finally:
-            exchange.close()
-
     async def _exchange(
-        self,
-        pool: Any,
-        commands: Sequence[Words],
-        call: Call,
-        wanted: "asyncio.Future[None]",
+        self, pool: Any, commands: Sequence[Words], call: Call, lane: asyncio.Semaphore
     ) -> Any:
-        connection = call.tie and call.tie.latest(pool)
-        connection = connection or await pool.get_connection(*_NAME)
-        is_clean = wanted.cancelled()
-        try:
-            if wanted.cancelled():
-                raise asyncio.CancelledError
+        async with lane:
+            connection = await self._take(pool)
             call.unanswered += 1
-            await connection.send_packed_command(connection.pack_commands(commands))
-            reply = [await self._receive(connection) for _ in commands][-1]
-            call.unanswered -= 1
-            is_clean = True
-            return reply
-        except Exception:
-            await self._close_unused(pool)
-            raise
-        finally:
-            if call.tie:
-                call.tie.keep(pool, connection, is_clean)
-            else:
-                await self._put_back(pool, connection, is_clean)
+            is_clean = False
+            try:
+                await connection.send_packed_command(connection.pack_commands(commands))
+                reply = [await _receive(connection) for _ in commands][-1]
+                call.unanswered -= 1
+                is_clean = True
+                return reply
+            except exceptions.ConnectionError:
+                await _close_unused(pool)
+                raise
+            finally:
+                if not (is_clean and call.keeps(pool, connection)):
+                    await _put_back(pool, connection, is_clean)
 
-    async def _receive(self, connection: Any) -> Any:
+    async def _take(self, pool: Any) -> Any:
         try:
-            # The connection of a session must stay open if a reply is late.
-            return await connection.read_response(disable_decoding=True, disconnect_on_error=False)
-        except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
-            return error
-
-    async def _close_unused(self, pool: Any) -> None:
-        """Close them without a pause, in which another task would take one that is closing."""
-        for connection in list(pool._available_connections):
-            with suppress(Exception):
-                await connection.disconnect(nowait=True)
+            return await pool.get_connection(*NAME)
+        except BaseException:
+            # The pool has a connection whose handshake was left.
+            await _close_unused(pool)
+            raise
 
     def put_back(self, pool: Any, connection: Any, is_clean: bool) -> None:
-        self.start(self._put_back(pool, connection, is_clean))
-
-    async def _put_back(self, pool: Any, connection: Any, is_clean: bool) -> None:
-        """Return a connection to its pool, which keeps only some unused connections open."""
-        with suppress(Exception):
-            if not is_clean or len(pool._available_connections) >= IDLE_CONNECTIONS:
-                await connection.disconnect(nowait=True)
-        await pool.release(connection)
+        self.start(_put_back(pool, connection, is_clean))
 
     async def close(self, pools: List[Any], seconds: float) -> None:
         """Close the connections. Before, wait for what goes on in the background."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=seconds)
         for listener in self._listeners.values():
             listener.close()
+        if self._running:
+            await asyncio.wait(self._running, timeout=seconds)
         for pool in pools:
             await pool.disconnect()
 
@@ -327,29 +252,24 @@ class Tasks:
 
     async def hear(self, servers: Any, key: Key, bell: asyncio.Event, until: float) -> None:
         """Wait until it is worthwhile to ask again: for the message, or until the time is over."""
-        channel, address = self.channel(servers, key), await servers.address(key, until)
-        listener = self._listeners.setdefault(address, Listener(self._ring))
-        left = max(0.0, until - time.monotonic())
-        if listener.hears(channel):
-            timer = asyncio.get_running_loop().call_later(
-                min(left, LONGEST_DELAY_SECONDS), bell.set
-            )
-            try:
-                await bell.wait()
-            finally:
-                timer.cancel()
-                bell.clear()
+        pool = servers.pool(await servers.address(key, until))
+        listener = self._listeners.get(pool)
+        if listener is None or listener.failure is not None:
+            verb = "SSUBSCRIBE" if servers.is_cluster else "SUBSCRIBE"
+            listener = self._listeners[pool] = Listener(pool, verb, self._ring)
+        subscribed = await listener.subscribe(self.channel(servers, key))
+        if subscribed.is_set():
+            await self.pause(until, None, bell)
+            bell.clear()
             return
         # A message may have been missed, so the caller asks again at once.
-        verb = "SSUBSCRIBE" if servers.is_cluster else "SUBSCRIBE"
-        pool = servers.pool(address)
-        subscribing = listener.subscribe(pool, verb, channel)
-        subscribes = self.start(asyncio.wait_for(subscribing, pool.longest_seconds))
-        await asyncio.wait({subscribes}, timeout=left)
+        patience = time.monotonic() + pool.longest_seconds
+        await self.pause(min(until, patience), None, subscribed)
+        if not subscribed.is_set() and time.monotonic() >= patience:
+            listener.close()
         # If the slot has moved, the next LOCK.QUEUE learns where it is.
-        with suppress(exceptions.AskError):
-            if subscribes.done():
-                subscribes.result()
+        if listener.failure is not None and not isinstance(listener.failure, exceptions.AskError):
+            raise listener.failure
 
     def _ring(self, message: bytes) -> None:
         """Wake the waiter of a message, or all waiters if messages may have been missed."""
@@ -367,3 +287,25 @@ class Tasks:
             tag = next(tag for tag in tags if servers.client.keyslot(tag) == slot)
             self._channels[slot] = f"redis-lock:{self._name}:{tag}"
         return self._channels[slot]
+
+
+async def _receive(connection: Any) -> Any:
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
+        return error
+
+
+async def _put_back(pool: Any, connection: Any, is_clean: bool) -> None:
+    """Return a connection to its pool, which keeps only some unused connections open."""
+    with suppress(Exception):
+        if not is_clean or len(pool._available_connections) >= IDLE_CONNECTIONS:
+            await connection.disconnect(nowait=True)
+    await pool.release(connection)
+
+
+async def _close_unused(pool: Any) -> None:
+    """Close them without a pause, in which another task would take one that is closing."""
+    for connection in list(pool._available_connections):
+        with suppress(Exception):
+            await connection.disconnect(nowait=True)

@@ -1,36 +1,34 @@
 """The part of locks that is specific to threads. Its coroutines block the calling thread."""
 
-import inspect
-import math
 import queue
 import selectors
 import sys
 import threading
 import time
-from concurrent.futures import Future, wait
+import weakref
 from contextlib import suppress
-from typing import Any, Callable, Coroutine, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, Coroutine, Dict, List, Optional, Sequence, TypeVar
 
 from redis import ConnectionPool, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ._commands import Call
-from ._crowd import LOOK_SECONDS, Crowds, ThreadCrowd
-from ._errors import Cancelled, is_late
+from ._crowd import Crowd
+from ._errors import Cancelled
 from ._keeper import Keeper
-from ._observer import LOG, tell
+from ._observer import tell
 from ._options import Words
+from ._servers import IDLE_CONNECTIONS, NAME
 
 T = TypeVar("T")
 
-# The most unused connections to one server that stay open.
-IDLE_CONNECTIONS = 32
+# The time between two looks at an event that cancels a wait.
+LOOK_SECONDS = 0.1
+# The longest time between two looks of the keeper, and its life without grants.
+IDLE_SECONDS = 10.0
 # It needs no file descriptor, except where there is nothing better.
 _Selector: Any = getattr(selectors, "PollSelector", selectors.DefaultSelector)
-# Older versions of redis-py require the name of a command.
-_TAKES_NONE = "command_name=None" in str(inspect.signature(ConnectionPool.get_connection))
-_NAME = () if _TAKES_NONE else ("_",)
 
 
 def run(steps: Coroutine[Any, Any, T]) -> T:
@@ -44,7 +42,11 @@ def run(steps: Coroutine[Any, Any, T]) -> T:
 
 
 def in_thread(act: Callable[..., Any], *args: Any) -> None:
-    threading.Thread(target=act, args=args, name="redislock", daemon=True).start()
+    """Do something in another thread, or in this one if no more threads can be started."""
+    try:
+        threading.Thread(target=act, args=args, name="redislock", daemon=True).start()
+    except RuntimeError:
+        act(*args)
 
 
 class ThreadKeeper(Keeper):
@@ -56,7 +58,7 @@ class ThreadKeeper(Keeper):
         self._work: "queue.SimpleQueue[Optional[Callable[[], Any]]]" = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
 
-    def start(self, work: Optional[Callable[[], Any]] = None) -> None:
+    def wake(self, work: Optional[Callable[[], Any]] = None) -> None:
         self._work.put(work)
         # A thread that couldn't be started is tried again.
         if self._thread is None or not self._thread.is_alive():
@@ -65,34 +67,27 @@ class ThreadKeeper(Keeper):
             )
             thread.start()
 
-    wake = start
-
     def _run(self) -> None:
         while self._thread is threading.current_thread():
             with suppress(queue.Empty):
-                work = self._work.get(timeout=max(0.0, min(self.look() - time.monotonic(), 10.0)))
+                left = self.look() - time.monotonic()
+                work = self._work.get(timeout=max(0.0, min(left, IDLE_SECONDS)))
                 if work is not None:
-                    self._start_work(work)
+                    in_thread(work)
                 continue
             if not self.held:
                 # The next grant wakes the keeper, because no look is to come.
-                self._looks_at = math.inf
+                self._looks_at = float("inf")
                 self._thread = None
                 if not self._work.empty() or self.held:
-                    self.start()
-
-    def _start_work(self, work: Callable[[], Any]) -> None:
-        try:
-            in_thread(work)
-        except RuntimeError:
-            # No more threads. This thread must go on to look after the grants.
-            LOG.exception("a lock that was collected ends with its lease")
+                    self.wake()
 
 
 class Threads:
     # A thread may wait in a blocking command.
     blocks = True
     pool_class = ConnectionPool
+    event = threading.Event
 
     def __init__(self) -> None:
         self.forget()
@@ -100,7 +95,7 @@ class Threads:
     def forget(self) -> None:
         """Start anew in a forked process, which has no thread of the old one."""
         self.keeper = ThreadKeeper()
-        self.crowds = Crowds(ThreadCrowd)
+        self.crowds: "weakref.WeakValueDictionary[Any, Crowd]" = weakref.WeakValueDictionary()
 
     def scope(self) -> Any:
         """Return what the pools belong to."""
@@ -113,46 +108,33 @@ class Threads:
         return bool(thread.is_alive())
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run work in the background. Raise RuntimeError if no thread can be started."""
-        try:
-            in_thread(run, work)
-        except BaseException:
-            work.close()
-            raise
+        """Run work in the background."""
+        in_thread(run, work)
 
     def start_from_finalizer(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         # At the end of the interpreter a thread would never start.
         if not sys.is_finalizing():
-            self.keeper.start(lambda: run(make()))
+            self.keeper.wake(lambda: run(make()))
 
     def tell(self, on_lost: Callable[[Any], Any], grant: Any) -> None:
-        try:
-            in_thread(on_lost, grant)
-        except RuntimeError:
-            # No more threads, but the program must hear of the loss.
-            tell(on_lost, grant)
+        in_thread(tell, on_lost, grant)
 
-    async def sleep(self, seconds: float, stop: Optional[threading.Event] = None) -> None:
-        if stop is None:
-            time.sleep(max(0.0, seconds))
-        elif stop.wait(max(0.0, min(seconds, threading.TIMEOUT_MAX))):
-            raise Cancelled("the cancel event is set")
+    async def pause(
+        self, until: float, stop: Optional[threading.Event], turn: Optional[threading.Event] = None
+    ) -> None:
+        """Wait until a time, or until it is the caller's turn."""
+        self._wait((turn or threading.Event()).wait, until, stop)
 
     async def done(self, result: T) -> T:
         """Return the result of a call of redis-py. In redis.asyncio it is awaited."""
         return result
 
-    def socket_timeout(self, seconds: float) -> float:
-        return seconds
-
-    # --- redis-py's client ------------------------------------------------------------------------
-
-    def no_retry(self) -> Any:
-        return Retry(NoBackoff(), 0)
+    def settings(self, seconds: float) -> Dict[str, Any]:
+        """Return the settings of a pool whose connections have this time for each step."""
+        return {"socket_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
 
     async def learn_nodes(self, cluster: Any, until: float) -> None:
-        if not cluster.get_nodes():
-            cluster.nodes_manager.initialize()
+        """Do nothing, because the client has learnt its nodes when it was made."""
 
     def node_settings(self, cluster: Any, address: Any) -> Any:
         """Return a pool of the client, whose settings are those of every node."""
@@ -165,85 +147,69 @@ class Threads:
         self, pool: Any, commands: Sequence[Words], until: float, call: Call, is_of_waiter: bool
     ) -> Any:
         """Send commands, and return the last one's reply. It may be an error."""
-        began = time.monotonic()
-        connection = call.tie and call.tie.latest(pool)
-        connection = connection or self._take(pool, until, call.stop)
-        is_clean = False
+        connection = self._take(pool, until, call.stop)
         call.unanswered += 1
+        is_clean = False
         try:
             connection.send_packed_command(connection.pack_commands(commands))
             reply = [self._receive(connection, until, call.stop) for _ in commands][-1]
             call.unanswered -= 1
             is_clean = True
             return reply
-        except Exception as error:
-            # A connection isn't dead because a short limit is over.
-            if not is_late(error) or time.monotonic() - began > 0.9 * pool.longest_seconds:
-                pool.disconnect(inuse_connections=False)
+        except exceptions.ConnectionError:
+            pool.disconnect(inuse_connections=False)
             raise
         finally:
-            if call.tie:
-                call.tie.keep(pool, connection, is_clean)
-            else:
+            if not (is_clean and call.keeps(pool, connection)):
                 self.put_back(pool, connection, is_clean)
 
     def _take(self, pool: Any, until: float, stop: Optional[threading.Event]) -> Any:
         if until <= time.monotonic():
             raise exceptions.TimeoutError("no time left")
-        if _is_ready(pool):
-            return pool.get_connection(*_NAME)
-        return self._connect(pool, until, stop)
+        while not _is_ready(pool):
+            self._open(pool, until, stop)
+        return pool.get_connection(*NAME)
 
-    def _connect(self, pool: Any, until: float, stop: Optional[threading.Event]) -> Any:
+    def _open(self, pool: Any, until: float, stop: Optional[threading.Event]) -> None:
         """Connect in another thread, because DNS, Sentinels and a handshake have no common limit.
 
-        A connection that comes too late goes to the pool.
+        The connection goes to the pool, whether it comes in time or not.
         """
-        opened: "Future[Any]" = Future()
+        failures: List[Exception] = []
+        is_over = threading.Event()
 
         def work() -> None:
             try:
-                connection = pool.get_connection(*_NAME)
-            except BaseException as error:
-                if opened.set_running_or_notify_cancel():
-                    opened.set_exception(error)
-            else:
-                if opened.set_running_or_notify_cancel():
-                    opened.set_result(connection)
-                else:
-                    self.put_back(pool, connection, True)
+                pool.release(pool.get_connection(*NAME))
+            except Exception as error:
+                failures.append(error)
+            is_over.set()
 
         in_thread(work)
-        try:
-            self._wait(lambda seconds: wait([opened], seconds).done, until, stop)
-        except BaseException as error:
-            if opened.cancel():
-                raise
-            if not isinstance(error, Exception):
-                # An interrupt as the connection opened.
-                if opened.exception() is None:
-                    self.put_back(pool, opened.result(), True)
-                raise
-        return opened.result()
+        if not self._wait(is_over.wait, until, stop):
+            raise exceptions.TimeoutError("no connection in time")
+        if failures:
+            raise failures[0]
 
     def _receive(self, connection: Any, until: float, stop: Optional[threading.Event]) -> Any:
-        self._wait(connection.can_read, until, stop)
+        if not self._wait(connection.can_read, until, stop):
+            raise exceptions.TimeoutError("no reply in time")
         try:
-            # The connection of a session must stay open if a reply is late.
-            return connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            return connection.read_response(disable_decoding=True)
         except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
             return error
 
     def _wait(
         self, is_done: Callable[[float], Any], until: float, stop: Optional[threading.Event]
-    ) -> None:
-        """Wait until something is done. Raise an error at the end of the time, or if cancelled."""
+    ) -> bool:
+        """Wait until something is done. Return False at the end of the time."""
         longest = 60.0 if stop is None else LOOK_SECONDS
         while not is_done(max(0.0, min(until - time.monotonic(), longest))):
             if stop is not None and stop.is_set():
                 raise Cancelled("the cancel event is set")
             if time.monotonic() >= until:
-                raise exceptions.TimeoutError("no reply in time")
+                return False
+        return True
 
     def put_back(self, pool: Any, connection: Any, is_clean: bool) -> None:
         """Return a connection to its pool, which keeps only some unused connections open."""

@@ -5,39 +5,16 @@ from typing import Any, Awaitable, Callable, Optional, Sequence, TypeVar, Union
 
 from redis.asyncio import Redis, RedisCluster
 
-from ._errors import (
-    Cancelled,
-    Deadlock,
-    LockLost,
-    ModuleMissing,
-    NotAcquired,
-    NotHeld,
-    NotReplicated,
-    RedisLockError,
-    Unavailable,
-)
+from . import _errors
+from ._errors import *  # noqa: F403
+from ._errors import LockLost, NotAcquired
 from ._grant import GrantBase
 from ._locks import LockBase, LocksBase
 from ._observer import Observer
 from ._options import Key
 from ._tasks import Tasks
 
-__all__ = [
-    "Cancelled",
-    "Deadlock",
-    "Grant",
-    "Lock",
-    "LockLost",
-    "Locks",
-    "ModuleMissing",
-    "NotAcquired",
-    "NotHeld",
-    "NotReplicated",
-    "Observer",
-    "RedisLockError",
-    "Unavailable",
-]
-
+__all__ = ["Grant", "Lock", "Locks", "Observer"] + _errors.__all__
 
 T = TypeVar("T")
 
