@@ -1,8 +1,12 @@
-"""The parts that both drivers share: see docs/internals/client-tests.md."""
+"""The orders of the conformance suite: see docs/internals/client-tests.md.
+
+Each order is a coroutine. A task awaits it. A thread runs it to its end, because the calls of the
+library block, and `done` returns their results.
+"""
 
 import json
+import math
 import random
-import sys
 import threading
 import time
 
@@ -24,14 +28,15 @@ ERRORS = [
     ((ValueError, TypeError), "argument"),
 ]
 FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+WORDS = ("shared", "limit", "permits", "session", "renew", "data", "replicas", "reentrant")
+TIMES = ("lease", "keep", "wait", "margin", "max_hold", "at_least")
 
 _output = threading.Lock()
 
 
 def say(**content):
     with _output:
-        sys.stdout.write(json.dumps(content) + "\n")
-        sys.stdout.flush()
+        print(json.dumps(content), flush=True)
 
 
 class Boom(Exception):
@@ -69,32 +74,6 @@ class Observer(redislock.Observer):
         say(event="unavailable", text=str(error))
 
 
-def addresses(order):
-    return [(host, int(port)) for host, port in (it.rsplit(":", 1) for it in order["servers"])]
-
-
-def credentials(order):
-    return {name: order[name] for name in ("username", "password") if order.get(name) is not None}
-
-
-def client(order, classes):
-    """Return redis-py's client. The classes are Redis, Sentinel, RedisCluster and ClusterNode."""
-    Redis, Sentinel, RedisCluster, ClusterNode = classes
-    servers = addresses(order)
-    if order["cluster"]:
-        nodes = [ClusterNode(host, port) for host, port in servers]
-        return RedisCluster(startup_nodes=nodes, **credentials(order))
-    if order.get("sentinel"):
-        return Sentinel(servers).master_for(order["sentinel"], **credentials(order))
-    host, port = servers[0]
-    return Redis(host=host, port=port, **credentials(order))
-
-
-def settings(order):
-    timeout = order.get("command_timeout_ms")
-    return {} if timeout is None else {"command_timeout": seconds(timeout)}
-
-
 def seconds(ms):
     ms = FLOATS.get(ms, ms) if isinstance(ms, str) else ms
     return ms / 1000 if isinstance(ms, (int, float)) else ms
@@ -102,82 +81,150 @@ def seconds(ms):
 
 def options(order):
     """Return the options of a lock. What is absent or null has its default."""
-    chosen = {
-        name: order[name]
-        for name in (
-            "shared",
-            "limit",
-            "permits",
-            "session",
-            "renew",
-            "data",
-            "replicas",
+    chosen = {name: order.get(name) for name in WORDS}
+    chosen.update((name, seconds(order.get(f"{name}_ms"))) for name in TIMES)
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+class Orders:
+    """The orders, each a coroutine that returns the reply. Subclasses are for threads and tasks."""
+
+    # Of redis-py: Redis, Sentinel, RedisCluster and ClusterNode.
+    classes = ()
+    Locks = None
+
+    def __init__(self):
+        self.locks = {}
+        # The latest grant of each lock.
+        self.grants = {}
+
+    async def obey(self, order, **more):
+        try:
+            reply = await getattr(self, order["do"])(order, **more)
+        except Exception as error:
+            reply = described(error)
+        say(id=order["id"], **reply)
+
+    def made(self, order):
+        """Make redis-py's client, and the factory of locks."""
+        Redis, Sentinel, RedisCluster, ClusterNode = self.classes
+        places = [it.rsplit(":", 1) for it in order["servers"]]
+        servers = [(host, int(port)) for host, port in places]
+        user = {name: order[name] for name in ("username", "password") if order.get(name)}
+        if order["cluster"]:
+            self.client = RedisCluster(startup_nodes=[ClusterNode(*it) for it in servers], **user)
+        elif order.get("sentinel"):
+            self.client = Sentinel(servers).master_for(order["sentinel"], **user)
+        else:
+            host, port = servers[0]
+            self.client = Redis(host=host, port=port, **user)
+        timeout = order.get("command_timeout_ms")
+        settings = {} if timeout is None else {"command_timeout": seconds(timeout)}
+        self.factory = self.Locks(self.client, observer=Observer(self.locks), **settings)
+        return {"ok": True}
+
+    async def lock(self, order):
+        name = order["lock"]
+        self.locks[name] = self.factory.lock(
+            order["keys"], on_lost=lambda _: say(event="lost", lock=name), **options(order)
         )
-        if order.get(name) is not None
-    }
-    for name in ("lease", "keep", "wait", "margin", "max_hold", "at_least"):
-        if order.get(f"{name}_ms") is not None:
-            chosen[name] = seconds(order[f"{name}_ms"])
-    return chosen
+        return {"ok": True}
 
+    async def _acquired(self, order, **more):
+        if order["wait_ms"] is not None:
+            more["timeout"] = seconds(order["wait_ms"])
+        return await self.done(self.locks[order["lock"]].acquire(**more))
 
-def limit(order):
-    """Return the keyword arguments of acquire()."""
-    if order["wait_ms"] is None:
-        return {}
-    return {"timeout": seconds(order["wait_ms"])}
+    async def acquire(self, order, **more):
+        grant = await self._acquired(order, **more)
+        if grant is None:
+            return {"ok": False}
+        self.grants[order["lock"]] = grant
+        return {"ok": True, "fence": grant.fence, "token": grant.token}
 
+    async def _entered(self, order):
+        """Return a guarded block."""
+        if order["wait_ms"] is None:
+            return self.guarded(self.locks[order["lock"]])
+        grant = await self._acquired(order)
+        if grant is None:
+            raise redislock.NotAcquired("not in time")
+        return self.guarded(grant)
 
-def texts(*things):
-    return {
-        "ok": True,
-        "text": " ".join(form(it) for it in things for form in (repr, str, "{}".format)),
-    }
+    async def block(self, order):
+        async with await self._entered(order) as grant:
+            self.grants[order["lock"]] = grant
+            say(event="in", lock=order["lock"])
+            await self.sleep(order["work_ms"] / 1000)
+            if order["fail"] is not None:
+                raise Boom(order["fail"])
+        return {"ok": True, "fence": grant.fence}
 
+    async def write(self, order):
+        """Write the fence to a list until the loss of the lock ends the block."""
+        async with await self._entered(order) as grant:
+            while self.goes_on_after_a_loss or not grant.lost:
+                await self.done(self.client.rpush(order["list"], grant.fence))
+                await self.sleep(0.002)
+        return {"ok": True}
 
-def acquired(grant):
-    """Return the reply to an acquire."""
-    if grant is None:
-        return {"ok": False}
-    return {"ok": True, "fence": grant.fence, "token": grant.token}
+    async def storm(self, order):
+        lock, until = self.locks[order["lock"]], time.monotonic() + order["seconds"]
+        releases, lates = [], [0.0]
 
+        async def acquires():
+            while time.monotonic() < until:
+                wait, began = random.random() * order["most_wait_ms"] / 1000, time.monotonic()
+                try:
+                    grant = await self.done(lock.acquire(wait))
+                except redislock.Unavailable:
+                    grant = None
+                lates.append(time.monotonic() - began - wait)
+                if grant is not None:
+                    await self.sleep(0.001)
+                    began = time.monotonic()
+                    await self.done(grant.release())
+                    releases.append(time.monotonic() - began)
 
-def state(grant):
-    """Return the state of the latest grant."""
-    if grant is None:
-        return {"ok": True, "lost": False, "fence": None, "token": None}
-    return {"ok": True, "lost": grant.lost, "fence": grant.fence, "token": grant.token}
-
-
-class Storm:
-    """The tasks of one process that acquire a lock with short limits, again and again."""
-
-    def __init__(self, order):
-        self.until = time.monotonic() + order["seconds"]
-        self.most_wait = order["most_wait_ms"] / 1000
-        self.grants = 0
-        self.releases = []
-        self.most_late = 0.0
-
-    def goes_on(self):
-        return time.monotonic() < self.until
-
-    def wait(self):
-        return random.random() * self.most_wait
-
-    def ended(self, limit, began):
-        self.most_late = max(self.most_late, time.monotonic() - began - limit)
-
-    def released(self, began):
-        self.grants += 1
-        self.releases.append(time.monotonic() - began)
-
-    def reply(self):
-        releases = sorted(self.releases) or [0.0]
-        p99 = releases[int(len(releases) * 0.99)]
+        await self.all([acquires() for _ in range(order["tasks"])])
+        p99 = (sorted(releases) or [0.0])[int(len(releases) * 0.99)]
         return {
             "ok": True,
-            "grants": self.grants,
+            "grants": len(releases),
             "release_p99_ms": round(p99 * 1000, 1),
-            "most_late_ms": round(self.most_late * 1000, 1),
+            "most_late_ms": round(max(lates) * 1000, 1),
         }
+
+    def held(self, order):
+        if order["lock"] not in self.grants:
+            raise redislock.NotHeld("never acquired")
+        return self.grants[order["lock"]]
+
+    async def release(self, order):
+        return {"ok": await self.done(self.held(order).release())}
+
+    async def release_all(self, order):
+        return {"ok": True, "count": await self.done(self.factory.release_all())}
+
+    async def extend(self, order):
+        return {"ok": await self.done(self.held(order).extend(seconds(order["lease_ms"])))}
+
+    async def left(self, order):
+        grant = self.grants.get(order["lock"])
+        return {"ok": True, "ms": 0 if grant is None else math.ceil(grant.left() * 1000)}
+
+    async def owned(self, order):
+        grant = self.grants.get(order["lock"])
+        return {"ok": grant is not None and await self.done(grant.owned())}
+
+    async def state(self, order):
+        grant = self.grants.get(order["lock"])
+        if grant is None:
+            return {"ok": True, "lost": False, "fence": None, "token": None}
+        return {"ok": True, "lost": grant.lost, "fence": grant.fence, "token": grant.token}
+
+    async def texts(self, order):
+        lock = self.locks[order["lock"]]
+        things = lock, self.factory, lock._options, self.grants.get(order["lock"])
+        forms = [form(it) for it in things for form in (repr, str, "{}".format)]
+        return {"ok": True, "text": " ".join(forms)}

@@ -1,213 +1,112 @@
 """The driver of the conformance suite for threads: see docs/internals/client-tests.md."""
 
+import contextlib
 import json
-import math
 import os
 import queue
 import sys
 import threading
 import time
 
-from orders import (
-    Boom,
-    Observer,
-    Storm,
-    acquired,
-    client,
-    described,
-    limit,
-    options,
-    say,
-    seconds,
-    settings,
-    state,
-    texts,
-)
+from orders import Orders, say
 from redis import Redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 
-import redislock
+from redislock import Locks
 from redislock._errors import refused
+from redislock._threads import run
 
 
-class Driver:
+def start(act, *args):
+    thread = threading.Thread(target=act, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+class Driver(Orders):
+    classes = (Redis, Sentinel, RedisCluster, ClusterNode)
+    Locks = Locks
+    # A program looks at the grant.
+    goes_on_after_a_loss = False
+
     def __init__(self):
-        self.locks = {}
-        # The latest grant of each lock.
-        self.grants = {}
-        self.orders = {}
-        self.waits = {}
+        super().__init__()
+        # The orders to reentrant locks, each in one thread, which counts its holds.
+        self.queues = {}
         self.connected = threading.Event()
         self.refusal = None
 
     def run(self):
+        cancels = {}
         for line in sys.stdin:
             order = json.loads(line)
-            if order["do"] in ("connect", "lock"):
-                self.obey(order)
-            elif order.get("lock") in self.orders:
-                self.orders[order["lock"]].put(order)
+            if order["do"] == "cancel":
+                cancels[order["of"]].set()
+                say(id=order["id"], ok=True)
+            elif order["do"] in ("connect", "lock"):
+                run(self.obey(order))
+            elif order.get("lock") in self.queues:
+                self.queues[order["lock"]].put(order)
+            elif order["do"] == "acquire":
+                cancels[order["id"]] = cancel = threading.Event()
+                start(run, self.obey(order, cancel=cancel))
             else:
-                if order["do"] == "acquire":
-                    self.waits[order["id"]] = threading.Event()
-                threading.Thread(target=self.obey, args=(order,), daemon=True).start()
+                start(run, self.obey(order))
 
-    def obey(self, order):
-        try:
-            reply = getattr(self, order["do"])(order)
-        except Exception as error:
-            reply = described(error)
-        say(id=order["id"], **reply)
-
-    def connect(self, order):
-        def make():
-            made = client(order, (Redis, Sentinel, RedisCluster, ClusterNode))
-            self.client = made
-            self.made = redislock.Locks(made, observer=Observer(self.locks), **settings(order))
-            self.connected.set()
-
-        def make_cluster():
-            # redis-py's client of a cluster connects when it is made.
-            while not self.connected.is_set():
-                try:
-                    make()
-                except Exception as error:
-                    self.refusal = refused(error)
-                    if self.refusal is not None:
-                        self.connected.set()
-                    time.sleep(0.1)
-
-        if order["cluster"]:
-            threading.Thread(target=make_cluster, daemon=True).start()
-        else:
-            make()
+    async def connect(self, order):
+        """Make the client. That of a cluster connects as it is made, so a thread does that."""
+        start(self.connects, order) if order["cluster"] else self.connects(order)
         return {"ok": True}
 
-    def lock(self, order):
-        name = order["lock"]
+    def connects(self, order):
+        while not self.connected.is_set():
+            try:
+                self.made(order)
+                self.connected.set()
+            except Exception as error:
+                self.refusal = refused(error)
+                if not order["cluster"]:
+                    raise
+                if self.refusal is not None:
+                    self.connected.set()
+                time.sleep(0.1)
+
+    async def lock(self, order):
         if not self.connected.wait(10):
-            return {
-                "error": "unavailable",
-                "text": "redis-py's client of the cluster can't be made",
-            }
-        if self.refusal is not None:
-            # A program has this error where it makes redis-py's client, before it has locks.
-            return {"ok": True}
-        reentrant = {"reentrant": True} if order.get("reentrant") else {}
-        self.locks[name] = self.made.lock(
-            order["keys"],
-            on_lost=lambda _: say(event="lost", lock=name),
-            **options(order),
-            **reentrant,
-        )
-        if reentrant:
-            # All orders in one thread, which counts its holds.
-            self.orders[name] = queue.Queue()
-            threading.Thread(target=self.serve, args=(name,), daemon=True).start()
+            return {"error": "unavailable", "text": "redis-py's client can't be made"}
+        if self.refusal is None:
+            await super().lock(order)
+        if order.get("reentrant"):
+            self.queues[order["lock"]] = orders = queue.Queue()
+            start(self.serve, orders)
         return {"ok": True}
 
-    def serve(self, name):
+    def serve(self, orders):
         while True:
-            self.obey(self.orders[name].get())
+            run(self.obey(orders.get()))
 
-    def acquire(self, order):
-        if self.refusal is not None:
-            raise self.refusal
-        cancel = self.waits.get(order["id"])
-        grant = self.locks[order["lock"]].acquire(cancel=cancel, **limit(order))
-        if grant is not None:
-            self.grants[order["lock"]] = grant
-        return acquired(grant)
+    async def obey(self, order, **more):
+        # A program has a refusal of its user as it makes redis-py's client, before it has locks.
+        if self.refusal is not None and order["do"] != "lock":
+            say(id=order["id"], error="denied", text=str(self.refusal))
+        else:
+            await super().obey(order, **more)
 
-    def entered(self, order):
-        """Return what the guarded block enters."""
-        if self.refusal is not None:
-            raise self.refusal
-        lock = self.locks[order["lock"]]
-        if order["wait_ms"] is None:
-            return lock
-        grant = lock.acquire(**limit(order))
-        if grant is None:
-            raise redislock.NotAcquired("not in time")
-        return grant
+    async def done(self, result):
+        return result
 
-    def block(self, order):
-        with self.entered(order) as grant:
-            self.grants[order["lock"]] = grant
-            say(event="in", lock=order["lock"])
-            time.sleep(order["work_ms"] / 1000)
-            if order["fail"] is not None:
-                raise Boom(order["fail"])
-        return {"ok": True, "fence": grant.fence}
+    async def sleep(self, seconds):
+        time.sleep(seconds)
 
-    def write(self, order):
-        """Write the fence to a list until the lock is lost."""
-        with self.entered(order) as grant:
-            while not grant.lost:
-                self.client.rpush(order["list"], grant.fence)
-                time.sleep(0.002)
-        return {"ok": True}
+    @contextlib.asynccontextmanager
+    async def guarded(self, block):
+        with block as grant:
+            yield grant
 
-    def storm(self, order):
-        storm, lock = Storm(order), self.locks[order["lock"]]
-
-        def acquires():
-            while storm.goes_on():
-                wait, began = storm.wait(), time.monotonic()
-                try:
-                    grant = lock.acquire(wait)
-                except redislock.Unavailable:
-                    grant = None
-                storm.ended(wait, began)
-                if grant is not None:
-                    time.sleep(0.001)
-                    began = time.monotonic()
-                    grant.release()
-                    storm.released(began)
-
-        threads = [threading.Thread(target=acquires) for _ in range(order["tasks"])]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
+    async def all(self, works):
+        for thread in [start(run, work) for work in works]:
             thread.join()
-        return storm.reply()
-
-    def cancel(self, order):
-        self.waits[order["of"]].set()
-        return {"ok": True}
-
-    def release(self, order):
-        if self.refusal is not None:
-            raise self.refusal
-        return {"ok": self.held(order).release()}
-
-    def held(self, order):
-        grant = self.grants.get(order["lock"])
-        if grant is None:
-            raise redislock.NotHeld("never acquired")
-        return grant
-
-    def release_all(self, order):
-        return {"ok": True, "count": self.made.release_all()}
-
-    def extend(self, order):
-        return {"ok": self.held(order).extend(seconds(order["lease_ms"]))}
-
-    def left(self, order):
-        grant = self.grants.get(order["lock"])
-        return {"ok": True, "ms": 0 if grant is None else math.ceil(grant.left() * 1000)}
-
-    def owned(self, order):
-        grant = self.grants.get(order["lock"])
-        return {"ok": grant is not None and grant.owned()}
-
-    def state(self, order):
-        return state(self.grants.get(order["lock"]))
-
-    def texts(self, order):
-        lock = self.locks[order["lock"]]
-        return texts(lock, self.made, lock._options, self.grants.get(order["lock"]))
 
 
 Driver().run()
