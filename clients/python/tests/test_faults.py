@@ -53,21 +53,6 @@ def in_use(locks):
 # --- replies that are lost ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit,verb", [(0, "ACQUIRE"), (0.3, None)])
-async def test_an_acquire_without_a_reply_leaves_nothing(locks, server, lose_replies, limit, verb):
-    locks._commands.command_timeout = 0.3
-    verbs = [verb] if verb else ["ACQUIRE", "WAIT", "QUEUE"]
-    lost = [lose_replies(locks._io, f"LOCK.{verb}", 99) for verb in verbs]
-    with pytest.raises(Unavailable, match="the reply was lost"):
-        await done(locks.lock(KEY, lease=60).acquire(limit))
-    await until_task("it is released", lambda: server.is_free(KEY))
-    for words in sum(lost, []):
-        # The command arrives once more, late.
-        with pytest.raises(ResponseError, match="LEFT"):
-            server.redis.execute_command(*words)
-    assert server.is_free(KEY)
-
-
 async def test_a_late_acquire_of_a_released_grant_is_turned_away(locks, server, lose_replies):
     verb = "LOCK.ACQUIRE" if locks._io.blocks else "LOCK.QUEUE"
     lost = lose_replies(locks._io, verb)
@@ -76,15 +61,6 @@ async def test_a_late_acquire_of_a_released_grant_is_turned_away(locks, server, 
     with pytest.raises(ResponseError, match="LEFT"):
         server.redis.execute_command(*lost[0])
     assert server.is_free(KEY)
-
-
-async def test_a_renewal_without_a_reply_is_repeated(locks, server, lose_replies):
-    lost = lose_replies(locks._io, "LOCK.EXTEND", 2, arrive=False)
-    grant = await done(locks.lock(KEY, lease=2).acquire())
-    await elapse(2.5)
-    assert len(lost) == 2 and not grant.lost
-    assert grant.left() <= server.left(grant)
-    assert await done(grant.release())
 
 
 @pytest.mark.parametrize("options", [{}, {"session": True}], ids=["plain", "session"])
@@ -106,31 +82,6 @@ async def test_a_release_without_a_reply_of_a_part_of_the_keys_is_a_loss(
     assert server.is_free("{k}2")
 
 
-async def test_a_release_that_no_server_executed_is_a_loss_if_nothing_is_held(
-    locks, server, monkeypatch
-):
-    grant = await done(locks.lock(KEY).acquire())
-    server.redis.delete(KEY)
-    exchange, loading = locks._io.exchange, [BusyLoadingError("LOADING Redis is loading")]
-
-    async def loads(*args):
-        return loading.pop() if loading else await exchange(*args)
-
-    monkeypatch.setattr(locks._io, "exchange", loads)
-    assert await done(grant.release()) is False
-    assert not loading
-
-
-async def test_a_release_that_failed_goes_on(locks, server, lose_replies):
-    grant = await done(locks.lock(KEY, lease=60).acquire())
-    locks._commands.command_timeout = 0.3
-    lost = lose_replies(locks._io, "LOCK.RELEASE", 7, arrive=False)
-    with pytest.raises(Unavailable, match="the reply was lost"):
-        await done(grant.release())
-    assert len(lost) < 7 and not server.is_free(KEY)
-    await until_task("it is released", lambda: server.is_free(KEY))
-
-
 @pytest.mark.parametrize("arrive", [True, False])
 async def test_at_least_is_kept_without_a_reply(locks, server, lose_replies, arrive):
     grant = await done(locks.lock(KEY, lease=60, at_least=20).acquire())
@@ -141,49 +92,38 @@ async def test_at_least_is_kept_without_a_reply(locks, server, lose_replies, arr
         await done(grant.release())
 
 
-@KINDS
-async def test_at_least_counts_from_the_grant_and_not_from_the_wait(server, kind):
-    locks = locks_of(kind, server)
-    server.redis.execute_command("LOCK.ACQUIRE", KEY, "other", "PX", 60_000)
-    with ThreadPoolExecutor() as pool:
-        freed = pool.submit(release_when_waited_for, server, 1.5)
-        grant = await done(locks.lock(KEY, lease=60, at_least=20).acquire())
-        released_at = freed.result()
-    assert await done(grant.release())
-    assert server.left(grant) + time.monotonic() - released_at >= 20
-    server.redis.delete(KEY)
-    await done(locks.close() if kind is Locks else locks.aclose())
-
-
-def release_when_waited_for(server, seconds):
-    """Release the other holder after a wait of some time. Return a time before the release."""
-    server.until_waiting(KEY)
-    time.sleep(seconds)
-    before = time.monotonic()
-    server.redis.execute_command("LOCK.RELEASE", KEY, "other")
-    return before
-
-
-async def test_a_loss_is_found_by_a_release_with_at_least(locks, server):
-    grant = await done(locks.lock(KEY, at_least=60).acquire())
-    server.redis.delete(KEY)
-    assert await done(grant.release()) is False
-
-
 # --- sessions -------------------------------------------------------------------------------------
 
 
-async def test_a_session_outlives_its_connection(locks, server, lose_replies):
-    grant = await done(locks.lock(KEY, lease=3, session=True).acquire())
+async def test_a_session_without_its_connection_is_lost(locks, server):
+    grant = await done(locks.lock(KEY, lease=2, session=True).acquire())
+    connection = grant._hold.lent[1]
+    await done(connection.disconnect())
+    assert server.is_free(KEY)
+    await until_task("the loss is told", lambda: locks._observer.count("lost"), 3)
+    assert await done(grant.release()) is False
+    await until_task("no connection is in use", lambda: in_use(locks) == 0)
+
+
+async def test_a_late_tie_doesnt_end_a_later_grant(locks, server, lose_replies):
     lost = lose_replies(locks._io, "LOCK.EXTEND")
-    await until_task("the renewal got no reply", lambda: lost)
-    await elapse(1)
-    # The tie has moved to another connection, and the old one is closed.
-    assert in_use(locks) == 1
+    grant = await done(locks.lock(KEY, session=True).acquire())
+    assert lost[0][2] != grant.token.encode()
+    with pytest.raises(ResponseError, match="LEFT"):
+        server.redis.execute_command("LOCK.ACQUIRE", KEY, lost[0][2])
     assert await done(grant.owned())
     assert await done(grant.release())
     await until_task("no connection is in use", lambda: in_use(locks) == 0)
-    assert server.is_free(KEY) and locks._observer.count("lost") == 0
+
+
+async def test_a_session_that_cant_be_tied_leaves_nothing(locks, server, lose_replies):
+    locks._commands.command_timeout = 0.3
+    lose_replies(locks._io, "LOCK.EXTEND", 99)
+    with pytest.raises(Unavailable):
+        await done(locks.lock(KEY, session=True).acquire(0.5))
+    await until_task("it is released", lambda: server.is_free(KEY))
+    await until_task("no connection is in use", lambda: in_use(locks) == 0)
+    assert not locks._io.keeper.held
 
 
 @KINDS
@@ -199,51 +139,7 @@ async def test_a_session_outlives_a_server_that_stands_still(own_server, kind):
     await done(locks.close() if kind is Locks else locks.aclose())
 
 
-async def test_a_session_ends_after_its_longest_hold(locks, server):
-    grant = await done(locks.lock(KEY, lease=1, session=True, max_hold=0.3).acquire())
-    await until_task("it is lost", lambda: grant.lost)
-    # The server renews a session while its connection is open.
-    await until_task("the lock is free", lambda: server.is_free(KEY), 5)
-    assert in_use(locks) == 0
-
-
-async def test_a_session_that_cant_be_tied_leaves_nothing(locks, server, lose_replies):
-    locks._commands.command_timeout = 0.3
-    lose_replies(locks._io, "LOCK.EXTEND", 99)
-    with pytest.raises(Unavailable):
-        await done(locks.lock(KEY, session=True).acquire())
-    await until_task("it is released", lambda: server.is_free(KEY))
-    await until_task("no connection is in use", lambda: in_use(locks) == 0)
-    assert not locks._io.keeper.held
-
-
-async def test_a_connection_of_a_session_goes_back_when_its_command_has_ended(locks, server):
-    grant = await done(locks.lock(KEY, session=True).acquire())
-    tie, pool = grant._hold._tie, locks._commands.servers.pool(None)
-    # Like a renewal that is on its way.
-    connection = tie.latest(pool)
-    assert await done(grant.release())
-    await elapse(0.1)
-    assert connection in pool._in_use_connections
-    tie.keep(pool, connection, True)
-    await until_task("no connection is in use", lambda: in_use(locks) == 0)
-    assert pool._available_connections.count(connection) == 1
-
-
 # --- losses ---------------------------------------------------------------------------------------
-
-
-async def test_a_loss_is_told_before_the_server_frees_the_lock(locks, server):
-    told = []
-    lock = locks.lock(KEY, lease=2, margin=1, renew=False, on_lost=told.append)
-    grant = await done(lock.acquire())
-    assert grant.left() <= 1
-    await until_task("the loss is told", lambda: told == [grant])
-    assert grant.lost and grant.left() == 0
-    assert locks._observer.seen[-1] == ("lost", grant.fence)
-    assert server.left(grant) > 0.5
-    assert await done(grant.release()) is False
-    assert server.is_free(KEY)
 
 
 async def test_a_short_lease_is_told_lost_in_time_beside_a_long_one(locks, server):
@@ -335,23 +231,6 @@ async def test_a_grant_is_detached_and_adopted(locks, server):
         server.redis.execute_command("LOCK.ACQUIRE", KEY, token)
 
 
-async def test_the_observer_hears_what_happens(locks, server):
-    lock = locks.lock(KEY, lease=0.5, renew=False)
-    server.other_holds(KEY)
-    assert await done(lock.acquire(0)) is None
-    assert await done(lock.acquire(0.2)) is None
-    await until_task("the place is left", lambda: server.waiters(KEY) == 0)
-    server.other_releases(KEY)
-    grant = await done(lock.acquire())
-    await until_task("the loss is told", lambda: locks._observer.count("lost"))
-    assert locks._observer.seen == [
-        ("waited", "not acquired"),
-        ("waited", "not acquired"),
-        ("granted", grant.fence),
-        ("lost", grant.fence),
-    ]
-
-
 async def test_release_all_goes_on_after_an_error(server):
     with server.allowing("-lock.release", "-lock.mrelease") as settings:
         locks = Locks(Redis(**settings), observer=Notes())
@@ -362,35 +241,6 @@ async def test_release_all_goes_on_after_an_error(server):
         for grant in grants:
             with pytest.raises(NotHeld):
                 grant.release()
-
-
-@KINDS
-async def test_a_blocks_own_error_survives(own_server, kind):
-    locks = locks_of(kind, own_server, command_timeout=1)
-    with pytest.raises(ZeroDivisionError):
-        grant = await done(locks.lock(KEY, lease=20).acquire(10))
-        try:
-            with own_server.standing_still():
-                began = time.monotonic()
-                try:
-                    1 / 0
-                except ZeroDivisionError as error:
-                    await grant._exit(error) if kind is AsyncLocks else grant.__exit__(0, error, 0)
-                    raise
-        finally:
-            assert time.monotonic() - began < 3
-    assert locks._observer.count("unavailable") == 1
-    await until_task("it was released in the background", lambda: own_server.is_free(KEY))
-    await done(locks.close() if kind is Locks else locks.aclose())
-
-
-async def test_a_lost_block_raises_unless_something_else_is_raised(server):
-    lock = Locks(Redis(port=server.port)).lock(KEY)
-    with pytest.raises(LockLost), lock:
-        server.redis.delete(KEY)
-    with pytest.raises(ZeroDivisionError), lock:
-        server.redis.delete(KEY)
-        1 / 0
 
 
 @KINDS

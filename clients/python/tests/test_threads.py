@@ -31,40 +31,6 @@ def elapse(seconds):
 # --- waits ----------------------------------------------------------------------------------------
 
 
-def test_with_waits_as_long_as_the_lock_says(server, locks):
-    server.other_holds(KEY)
-    with pytest.raises(NotAcquired), locks.lock(KEY, wait=0.3):
-        pass
-    until("no place is left", lambda: server.waiters(KEY) == 0)
-
-
-def test_an_event_cancels_a_wait(server, locks):
-    cancel = threading.Event()
-    server.other_holds(KEY)
-    waits = in_thread(locks.lock(KEY).acquire, cancel=cancel)
-    server.until_waiting(KEY)
-    began = time.monotonic()
-    cancel.set()
-    with pytest.raises(Cancelled):
-        waits()
-    assert time.monotonic() - began < 2
-    until("no place is left", lambda: server.waiters(KEY) == 0)
-    server.other_releases(KEY)
-    assert server.is_free(KEY)
-    assert locks._observer.seen == [("waited", "cancelled")]
-
-
-def test_an_event_cancels_a_wait_in_an_outage():
-    cancel = threading.Event()
-    notes = Notes()
-    locks = Locks(Redis(port=free_port()), observer=notes)
-    waits = in_thread(locks.lock(KEY).acquire, cancel=cancel)
-    until("the outage is told", lambda: notes.count("unavailable"))
-    cancel.set()
-    with pytest.raises(Cancelled):
-        waits()
-
-
 @pytest.fixture
 def interrupts_are_raised():
     """Raise interrupts, even if a shell started the tests in the background and so ignores them."""
@@ -87,23 +53,6 @@ def test_an_interrupt_of_a_wait_leaves_nothing(server, locks, interrupts_are_rai
         assert server.is_free(KEY)
     with locks.lock(KEY) as grant:
         assert grant.owned()
-
-
-def test_an_interrupt_as_a_connection_opens_is_raised(server, locks, monkeypatch):
-    wait = _threads.wait
-
-    def interrupted(futures, seconds):
-        wait(futures, 20)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_threads, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        locks.lock(KEY).acquire()
-    monkeypatch.undo()
-    pool = locks._commands.servers.pool(None)
-    until("no connection is in use", lambda: not pool._in_use_connections)
-    with locks.lock(KEY):
-        pass
 
 
 def test_a_clock_that_is_set_changes_nothing(server, locks, monkeypatch):
@@ -145,13 +94,6 @@ def test_reentrant_readers_and_writers_dont_count_together(server, locks):
         assert reader.acquire(blocking=False) is None
 
 
-def test_a_lock_that_isnt_reentrant_excludes_its_own_thread(server, locks):
-    lock = locks.lock(KEY)
-    with lock:
-        assert lock.acquire(blocking=False) is None
-    assert server.is_free(KEY)
-
-
 def test_a_lost_reentrant_lock_is_refused_until_it_is_released(server, locks):
     lock = locks.lock(KEY, lease=0.5, renew=False, reentrant=True)
     grant = lock.acquire()
@@ -166,33 +108,6 @@ def test_a_lost_reentrant_lock_is_refused_until_it_is_released(server, locks):
     with pytest.raises(LockLost), lock, lock:
         server.redis.delete(KEY)
         assert lock.acquire().extend(1) is False
-
-
-def test_threads_that_share_a_reentrant_lock_exclude_each_other(server, locks):
-    lock = locks.lock(KEY, reentrant=True)
-    inside, most, count = 0, 0, 0
-
-    def work():
-        nonlocal inside, most, count
-        for _ in range(25):
-            with lock, lock:
-                inside += 1
-                most = max(most, inside)
-                count += 1
-                time.sleep(0.0005)
-                inside -= 1
-
-    for outcome in [in_thread(work) for _ in range(8)]:
-        outcome()
-    assert (most, count) == (1, 200)
-    assert server.is_free(KEY)
-
-
-def test_another_thread_may_release_a_grant(server, locks):
-    grant = in_thread(locks.lock(KEY).acquire)()
-    assert grant.owned()
-    assert in_thread(grant.release)()
-    assert server.is_free(KEY)
 
 
 # --- threads that can't be started ----------------------------------------------------------------
@@ -211,7 +126,6 @@ def no_threads(monkeypatch):
             raise RuntimeError("can't start new thread")
 
         with monkeypatch.context() as patch:
-            patch.setattr(_threads, "in_thread", refuse)
             patch.setattr(_threads.threading, "Thread", refuse)
             yield refusals
 
@@ -224,15 +138,6 @@ def test_renewals_go_on_after_no_thread_could_be_started(locks, no_threads):
         until("both renewals were refused", lambda: len(refusals) >= 2, 5)
     elapse(3.5)
     assert all(grant.release() for grant in grants)
-
-
-def test_a_dropped_grant_whose_release_finds_no_thread_leaves_the_others(locks, no_threads):
-    kept, dropped = locks.lock("another", lease=3).acquire(), locks.lock(KEY).acquire()
-    with no_threads() as refusals:
-        del dropped
-        until("the release was refused", lambda: refusals, 5)
-    elapse(3.5)
-    assert kept.release()
 
 
 def test_a_loss_is_told_though_no_thread_can_be_started(locks, no_threads):
@@ -264,20 +169,6 @@ def test_a_grant_is_renewed_after_a_time_without_grants(locks):
     elapse(1.5)
     assert not grant.lost
     assert grant.release()
-
-
-def test_a_wait_that_ends_without_a_thread_tells_so(server, locks, no_threads):
-    server.other_holds(KEY)
-    lock = locks.lock(KEY)
-    assert lock.acquire(0) is None
-    waits = in_thread(lock.acquire, 0.5, cancel=(cancel := threading.Event()))
-    server.until_waiting(KEY)
-    with no_threads():
-        cancel.set()
-        with pytest.raises(Cancelled):
-            waits()
-    assert ("unavailable", "can't start new thread") in locks._observer.seen
-    until("the place is over", lambda: server.waiters(KEY) == 0, 5)
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -358,17 +249,6 @@ def test_a_process_ends_while_it_holds_a_lock(server):
 
 
 # --- long outages ---------------------------------------------------------------------------------
-
-
-def test_a_long_outage_is_a_loss_at_the_deadline(own_server):
-    told = []
-    locks = Locks(Redis(port=own_server.port), observer=Notes())
-    lock = locks.lock(KEY, lease=2, margin=0.5, on_lost=lambda _: told.append(time.monotonic()))
-    grant, began = lock.acquire(10), time.monotonic()
-    with own_server.standing_still():
-        until("the loss is told", lambda: told, 5)
-    assert 1 < told[0] - began < 2
-    assert grant.release() is False
 
 
 def test_a_dropped_grant_that_finds_no_server_ends_with_its_lease(own_server, monkeypatch):

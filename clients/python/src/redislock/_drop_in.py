@@ -71,7 +71,7 @@ class DropIn:
                     return is_granted
             if not blocking or time.monotonic() + sleep > limit:
                 return False
-            await self._locks._io.sleep(sleep)
+            await self._locks._io.pause(time.monotonic() + sleep, None)
 
     async def _acquire_once(self, lock: Any, seconds: float, token: Any) -> Optional[bool]:
         """Return True if the lock was granted, or None if the key holds a value of another type."""
