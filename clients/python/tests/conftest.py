@@ -188,19 +188,19 @@ def lose_replies(monkeypatch):
     The function returns the words of the lost commands.
     """
 
-    def lose(io, verb, count=1, arrive=True):
-        exchange, lost = io.exchange, []
+    def lose(commands, verb, count=1, arrive=True):
+        exchange, lost = commands.exchange, []
 
-        async def lossy(pool, commands, until, call, *args):
-            if commands[0][0] != verb or len(lost) == count:
-                return await exchange(pool, commands, until, call, *args)
-            lost.append(commands[0])
+        async def lossy(pool, sent, until, call, *args):
+            if sent[0][0] != verb or len(lost) == count:
+                return await exchange(pool, sent, until, call, *args)
+            lost.append(sent[0])
             if arrive:
-                await exchange(pool, commands, until, call, *args)
+                await exchange(pool, sent, until, call, *args)
             call.unanswered += 1
             raise ConnectionError("the reply was lost")
 
-        monkeypatch.setattr(io, "exchange", lossy)
+        monkeypatch.setattr(commands, "exchange", lossy)
         return lost
 
     return lose

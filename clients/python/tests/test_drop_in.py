@@ -85,14 +85,14 @@ async def test_a_chosen_token_is_granted_to_one_task(server):
 def test_a_release_whose_reply_was_lost_was_a_release(server, lose_replies):
     lock = compat.Lock(Redis(port=server.port), KEY)
     assert lock.acquire()
-    lose_replies(lock._locks._io, "LOCK.RELEASE")
+    lose_replies(lock._locks._commands, "LOCK.RELEASE")
     lock.release()
     assert server.is_free(KEY)
 
 
 def test_an_acquire_without_a_reply_leaves_nothing(server, lose_replies):
     lock = compat.Lock(Redis(port=server.port), KEY, blocking_timeout=0.3)
-    lost = [lose_replies(lock._locks._io, f"LOCK.{verb}", 99) for verb in ("ACQUIRE", "WAIT")]
+    lost = [lose_replies(lock._locks._commands, f"LOCK.{verb}", 99) for verb in ("ACQUIRE", "WAIT")]
     with pytest.raises(redis.ConnectionError):
         lock.acquire()
     until("it is released", lambda: server.is_free(KEY))
@@ -105,7 +105,7 @@ def test_an_acquire_without_a_reply_leaves_nothing(server, lose_replies):
 
 def test_a_late_acquire_of_a_released_lock_is_turned_away(server, lose_replies):
     lock = compat.Lock(Redis(port=server.port), KEY)
-    lost = lose_replies(lock._locks._io, "LOCK.ACQUIRE")
+    lost = lose_replies(lock._locks._commands, "LOCK.ACQUIRE")
     with lock:
         pass
     with pytest.raises(redis.ResponseError, match="LEFT"):

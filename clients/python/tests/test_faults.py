@@ -55,7 +55,7 @@ def in_use(locks):
 
 async def test_a_late_acquire_of_a_released_grant_is_turned_away(locks, server, lose_replies):
     verb = "LOCK.ACQUIRE" if locks._io.blocks else "LOCK.QUEUE"
-    lost = lose_replies(locks._io, verb)
+    lost = lose_replies(locks._commands, verb)
     grant = await done(locks.lock(KEY).acquire())
     assert await done(grant.release())
     with pytest.raises(ResponseError, match="LEFT"):
@@ -66,7 +66,7 @@ async def test_a_late_acquire_of_a_released_grant_is_turned_away(locks, server, 
 @pytest.mark.parametrize("options", [{}, {"session": True}], ids=["plain", "session"])
 async def test_a_release_without_a_reply_was_a_release(locks, server, lose_replies, options):
     grant = await done(locks.lock(KEY, **options).acquire())
-    lose_replies(locks._io, "LOCK.RELEASE")
+    lose_replies(locks._commands, "LOCK.RELEASE")
     assert await done(grant.release())
     assert server.is_free(KEY)
     await until_task("no connection is in use", lambda: in_use(locks) == 0)
@@ -85,7 +85,7 @@ async def test_a_release_without_a_reply_of_a_part_of_the_keys_is_a_loss(
 @pytest.mark.parametrize("arrive", [True, False])
 async def test_at_least_is_kept_without_a_reply(locks, server, lose_replies, arrive):
     grant = await done(locks.lock(KEY, lease=60, at_least=20).acquire())
-    lose_replies(locks._io, "LOCK.EXTEND", arrive=arrive)
+    lose_replies(locks._commands, "LOCK.EXTEND", arrive=arrive)
     assert await done(grant.release())
     assert 15 < server.left(grant) <= 20
     with pytest.raises(NotHeld):
@@ -106,7 +106,7 @@ async def test_a_session_without_its_connection_is_lost(locks, server):
 
 
 async def test_a_late_tie_doesnt_end_a_later_grant(locks, server, lose_replies):
-    lost = lose_replies(locks._io, "LOCK.EXTEND")
+    lost = lose_replies(locks._commands, "LOCK.EXTEND")
     grant = await done(locks.lock(KEY, session=True).acquire())
     assert lost[0][2] != grant.token.encode()
     with pytest.raises(ResponseError, match="LEFT"):
@@ -118,7 +118,7 @@ async def test_a_late_tie_doesnt_end_a_later_grant(locks, server, lose_replies):
 
 async def test_a_session_that_cant_be_tied_leaves_nothing(locks, server, lose_replies):
     locks._commands.command_timeout = 0.3
-    lose_replies(locks._io, "LOCK.EXTEND", 99)
+    lose_replies(locks._commands, "LOCK.EXTEND", 99)
     with pytest.raises(Unavailable):
         await done(locks.lock(KEY, session=True).acquire(0.5))
     await until_task("it is released", lambda: server.is_free(KEY))

@@ -56,9 +56,6 @@ class Acquire:
         except BaseException as error:
             self._leave(is_told=isinstance(error, Unavailable))
             raise
-        finally:
-            if self._bell is not None:
-                self._io.silence(self._bell[0])
         if hold is None:
             self._leave()
         return hold
@@ -166,7 +163,7 @@ class Acquire:
         finally:
             hold.lent, call.lent, call.ties = call.lent, None, False
             if not is_held:
-                hold.close()
+                await hold.close()
 
     async def _wait(self, asked_at: float) -> None:
         """Wait for the message, or until the server must hear of this waiter again.

@@ -4,6 +4,7 @@ import time
 from contextlib import suppress
 from typing import Any, Awaitable, Callable, Coroutine, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar  # fmt: skip
 
+from redis import exceptions
 from redis.exceptions import AskError, MovedError
 
 from ._errors import Unavailable, final, is_late, is_outage
@@ -13,6 +14,8 @@ from ._servers import Address, Servers
 
 T = TypeVar("T")
 
+# The most unused connections to one server that stay open.
+IDLE_CONNECTIONS = 32
 # The most redirections of one command in a cluster.
 REDIRECTS = 8
 # The pause after the first failure, and the longest one.
@@ -72,7 +75,7 @@ class Commands:
             try:
                 address = address or await self.servers.address(key, until, call.failed)
                 pool = self.servers.pool(address)
-                reply = await self.io.exchange(pool, sent, until, call, is_of_waiter)
+                reply = await self.exchange(pool, sent, until, call, is_of_waiter)
             except Exception as error:
                 reply = error
             if isinstance(reply, AskError):
@@ -88,6 +91,49 @@ class Commands:
                 call.failed = None
                 return reply
         raise Unavailable("the cluster redirects without end")
+
+    async def exchange(
+        self, pool: Any, commands: Sequence[Words], until: float, call: Call, is_of_waiter: bool
+    ) -> Any:
+        """Send commands, and return the last one's reply. It may be an error."""
+
+        def make() -> Coroutine[Any, Any, Any]:
+            return self._exchange(pool, commands, until, call)
+
+        # A release never waits behind the commands of waiters.
+        return await self.io.bounded(make, until, (pool, is_of_waiter))
+
+    async def _exchange(
+        self, pool: Any, commands: Sequence[Words], until: float, call: Call
+    ) -> Any:
+        io, is_clean = self.io, False
+        connection = await io.take(pool, until, call.stop)
+        call.unanswered += 1
+        try:
+            await io.done(connection.send_packed_command(connection.pack_commands(commands)))
+            replies = [await self._reply(connection, until, call.stop) for _ in commands]
+            call.unanswered -= 1
+            is_clean = True
+            return replies[-1]
+        except exceptions.ConnectionError:
+            await io.close_unused(pool)
+            raise
+        finally:
+            if not (is_clean and call.keeps(pool, connection)):
+                await self.put_back(pool, connection, is_clean)
+
+    async def _reply(self, connection: Any, until: float, stop: Any) -> Any:
+        try:
+            return await self.io.receive(connection, until, stop)
+        except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
+            return error
+
+    async def put_back(self, pool: Any, connection: Any, is_clean: bool) -> None:
+        """Return a connection to its pool, which keeps only some unused connections open."""
+        with suppress(Exception):
+            if not is_clean or len(pool._available_connections) >= IDLE_CONNECTIONS:
+                await self.io.done(connection.disconnect(**self.io.at_once))
+        await self.io.done(pool.release(connection))
 
     def failed(
         self, error: BaseException, address: Optional[Address], call: Call

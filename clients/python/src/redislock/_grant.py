@@ -144,13 +144,13 @@ class Hold:
     async def _close_later(self) -> None:
         """Close the session a margin after the loss, because that releases the lock."""
         await self.io.pause(time.monotonic() + self.options.margin_seconds, None)
-        self.close()
+        await self.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection of a session. Otherwise the server would go on renewing the lock."""
         lent, self.lent = self.lent, None
         if lent is not None:
-            self.io.put_back(*lent, False)
+            await self._commands.put_back(*lent, False)
 
     def collected(self, grant: "GrantBase") -> None:
         """Release the grant of a program that dropped it."""
@@ -212,11 +212,11 @@ class Hold:
 
         try:
             is_held = await self._commands.retry(once, call, until, is_in_background)
-            self.close()
+            await self.close()
             return is_held
         finally:
             if is_in_background:
-                self.close()
+                await self.close()
 
     def _last_words(self) -> Any:
         rest = self._stays_until - time.monotonic()

@@ -12,8 +12,6 @@ from ._options import Key
 
 Address = Tuple[Any, Any]
 
-# The most unused connections to one server that stay open.
-IDLE_CONNECTIONS = 32
 # Older versions of redis-py require the name of a command to get a connection.
 _TAKES_NONE = "command_name=None" in str(inspect.signature(ConnectionPool.get_connection))
 NAME = () if _TAKES_NONE else ("_",)
@@ -120,22 +118,9 @@ class Servers:
             settings.update(host=address[0], port=address[1])
         if "path" not in settings:
             settings.update(socket_keepalive=True, socket_keepalive_options=KEEPALIVE)
-        if hasattr(source, "sentinel_manager"):
-            return self._sentinel_pool(source, settings)
-        return self._io.pool_class(connection_class=source.connection_class, **settings)
-
-    def _sentinel_pool(self, source: Any, settings: Dict[str, Any]) -> Any:
-        """Return a pool whose connections ask the program's Sentinels for the primary."""
-        manager = source.sentinel_manager
-        asked = [it.connection_pool.connection_kwargs for it in manager.sentinels]
-        timeouts = {
-            name: settings[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")
-        }
-        bounded = type(manager)(
-            [(it["host"], it["port"]) for it in asked],
-            min_other_sentinels=manager.min_other_sentinels,
-            sentinel_kwargs={**manager.sentinel_kwargs, **timeouts},
-        )
+        if not hasattr(source, "sentinel_manager"):
+            return self._io.pool_class(connection_class=source.connection_class, **settings)
+        # The connections ask the program's Sentinels for the primary.
         settings.pop("host", None)
         settings.pop("port", None)
-        return type(source)(source.service_name, bounded, **settings)
+        return type(source)(source.service_name, source.sentinel_manager, **settings)

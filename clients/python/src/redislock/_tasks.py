@@ -7,19 +7,18 @@ import secrets
 import time
 import weakref
 from contextlib import suppress
-from typing import Any, Callable, Coroutine, Dict, List, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Coroutine, Dict, List, Optional, Set, Tuple, TypeVar
 
 from redis import exceptions
 from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from ._commands import Call
 from ._crowd import Crowd
 from ._keeper import Keeper
 from ._observer import tell
-from ._options import Key, Words
-from ._servers import IDLE_CONNECTIONS, NAME
+from ._options import Key
+from ._servers import NAME
 
 T = TypeVar("T")
 
@@ -80,7 +79,9 @@ class Listener:
                 subscribed.set()
             self._ring(b"")
             if self._connection is not None:
-                await _put_back(self._pool, self._connection, False)
+                with suppress(Exception):
+                    await self._connection.disconnect(nowait=True)
+                await self._pool.release(self._connection)
 
     def _receive(self, reply: Any) -> None:
         kind, channel = reply[0], reply[1].decode()
@@ -97,6 +98,7 @@ class Listener:
 class Tasks:
     blocks = False
     pool_class = ConnectionPool
+    at_once = {"nowait": True}
     event = asyncio.Event
 
     def __init__(self) -> None:
@@ -119,7 +121,10 @@ class Tasks:
         self._name = secrets.token_hex(8)
         self._channels: Dict[int, str] = {}
         self._numbers = itertools.count()
-        self._bells: Dict[bytes, asyncio.Event] = {}
+        # The events of waiters by their messages.
+        self._bells: "weakref.WeakValueDictionary[bytes, asyncio.Event]" = (
+            weakref.WeakValueDictionary()
+        )
 
     def scope(self) -> Any:
         """Return what the pools belong to."""
@@ -182,15 +187,20 @@ class Tasks:
 
     # --- connections ------------------------------------------------------------------------------
 
-    async def exchange(
-        self, pool: Any, commands: Sequence[Words], until: float, call: Call, is_of_waiter: bool
-    ) -> Any:
-        """Send commands, and return the last one's reply. It may be an error."""
+    async def bounded(
+        self, make: Callable[[], Coroutine[Any, Any, T]], until: float, lane: Any
+    ) -> T:
+        """Return the result of steps that end in time."""
         left = until - time.monotonic()
         if left <= 0:
             raise exceptions.TimeoutError("no time left")
-        lane = self._lanes.setdefault((pool, is_of_waiter), asyncio.Semaphore(MOST_CONNECTIONS))
-        work = self.start(self._exchange(pool, commands, call, lane))
+        semaphore = self._lanes.setdefault(lane, asyncio.Semaphore(MOST_CONNECTIONS))
+
+        async def in_lane() -> T:
+            async with semaphore:
+                return await make()
+
+        work = self.start(in_lane())
         try:
             await asyncio.wait([work], timeout=left)
         finally:
@@ -199,36 +209,22 @@ class Tasks:
             raise exceptions.TimeoutError("no reply in time")
         return work.result()
 
-    async def _exchange(
-        self, pool: Any, commands: Sequence[Words], call: Call, lane: asyncio.Semaphore
-    ) -> Any:
-        async with lane:
-            connection = await self._take(pool)
-            call.unanswered += 1
-            is_clean = False
-            try:
-                await connection.send_packed_command(connection.pack_commands(commands))
-                reply = [await _receive(connection) for _ in commands][-1]
-                call.unanswered -= 1
-                is_clean = True
-                return reply
-            except exceptions.ConnectionError:
-                await _close_unused(pool)
-                raise
-            finally:
-                if not (is_clean and call.keeps(pool, connection)):
-                    await _put_back(pool, connection, is_clean)
-
-    async def _take(self, pool: Any) -> Any:
+    async def take(self, pool: Any, until: float, stop: Any) -> Any:
         try:
             return await pool.get_connection(*NAME)
         except BaseException:
             # The pool has a connection whose handshake was left.
-            await _close_unused(pool)
+            await self.close_unused(pool)
             raise
 
-    def put_back(self, pool: Any, connection: Any, is_clean: bool) -> None:
-        self.start(_put_back(pool, connection, is_clean))
+    async def receive(self, connection: Any, until: float, stop: Any) -> Any:
+        return await connection.read_response(disable_decoding=True)
+
+    async def close_unused(self, pool: Any) -> None:
+        """Close them without a pause, in which another task would take one that is closing."""
+        for connection in list(pool._available_connections):
+            with suppress(Exception):
+                await connection.disconnect(nowait=True)
 
     async def close(self, pools: List[Any], seconds: float) -> None:
         """Close the connections. Before, wait for what goes on in the background."""
@@ -242,13 +238,10 @@ class Tasks:
     # --- messages ---------------------------------------------------------------------------------
 
     def bell(self) -> Tuple[bytes, asyncio.Event]:
-        """Return a message, and the event that it sets until ``silence``."""
+        """Return a message, and the event that it sets."""
         message, event = b"%d" % next(self._numbers), asyncio.Event()
         self._bells[message] = event
         return message, event
-
-    def silence(self, message: bytes) -> None:
-        self._bells.pop(message, None)
 
     async def hear(self, servers: Any, key: Key, bell: asyncio.Event, until: float) -> None:
         """Wait until it is worthwhile to ask again: for the message, or until the time is over."""
@@ -287,25 +280,3 @@ class Tasks:
             tag = next(tag for tag in tags if servers.client.keyslot(tag) == slot)
             self._channels[slot] = f"redis-lock:{self._name}:{tag}"
         return self._channels[slot]
-
-
-async def _receive(connection: Any) -> Any:
-    try:
-        return await connection.read_response(disable_decoding=True)
-    except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
-        return error
-
-
-async def _put_back(pool: Any, connection: Any, is_clean: bool) -> None:
-    """Return a connection to its pool, which keeps only some unused connections open."""
-    with suppress(Exception):
-        if not is_clean or len(pool._available_connections) >= IDLE_CONNECTIONS:
-            await connection.disconnect(nowait=True)
-    await pool.release(connection)
-
-
-async def _close_unused(pool: Any) -> None:
-    """Close them without a pause, in which another task would take one that is closing."""
-    for connection in list(pool._available_connections):
-        with suppress(Exception):
-            await connection.disconnect(nowait=True)

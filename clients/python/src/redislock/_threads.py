@@ -7,19 +7,17 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from typing import Any, Callable, Coroutine, Dict, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, Coroutine, Dict, List, Optional, TypeVar
 
 from redis import ConnectionPool, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ._commands import Call
 from ._crowd import Crowd
 from ._errors import Cancelled
 from ._keeper import Keeper
 from ._observer import tell
-from ._options import Words
-from ._servers import IDLE_CONNECTIONS, NAME
+from ._servers import NAME
 
 T = TypeVar("T")
 
@@ -87,6 +85,8 @@ class Threads:
     # A thread may wait in a blocking command.
     blocks = True
     pool_class = ConnectionPool
+    # Arguments of the calls that close a connection.
+    at_once: Dict[str, Any] = {}
     event = threading.Event
 
     def __init__(self) -> None:
@@ -143,27 +143,13 @@ class Threads:
 
     # --- connections ------------------------------------------------------------------------------
 
-    async def exchange(
-        self, pool: Any, commands: Sequence[Words], until: float, call: Call, is_of_waiter: bool
-    ) -> Any:
-        """Send commands, and return the last one's reply. It may be an error."""
-        connection = self._take(pool, until, call.stop)
-        call.unanswered += 1
-        is_clean = False
-        try:
-            connection.send_packed_command(connection.pack_commands(commands))
-            reply = [self._receive(connection, until, call.stop) for _ in commands][-1]
-            call.unanswered -= 1
-            is_clean = True
-            return reply
-        except exceptions.ConnectionError:
-            pool.disconnect(inuse_connections=False)
-            raise
-        finally:
-            if not (is_clean and call.keeps(pool, connection)):
-                self.put_back(pool, connection, is_clean)
+    async def bounded(
+        self, make: Callable[[], Coroutine[Any, Any, T]], until: float, lane: Any
+    ) -> T:
+        """Return the result of steps, each of which has the limit itself."""
+        return await make()
 
-    def _take(self, pool: Any, until: float, stop: Optional[threading.Event]) -> Any:
+    async def take(self, pool: Any, until: float, stop: Optional[threading.Event]) -> Any:
         if until <= time.monotonic():
             raise exceptions.TimeoutError("no time left")
         while not _is_ready(pool):
@@ -191,13 +177,10 @@ class Threads:
         if failures:
             raise failures[0]
 
-    def _receive(self, connection: Any, until: float, stop: Optional[threading.Event]) -> Any:
+    async def receive(self, connection: Any, until: float, stop: Optional[threading.Event]) -> Any:
         if not self._wait(connection.can_read, until, stop):
             raise exceptions.TimeoutError("no reply in time")
-        try:
-            return connection.read_response(disable_decoding=True)
-        except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
-            return error
+        return connection.read_response(disable_decoding=True)
 
     def _wait(
         self, is_done: Callable[[float], Any], until: float, stop: Optional[threading.Event]
@@ -211,16 +194,12 @@ class Threads:
                 return False
         return True
 
-    def put_back(self, pool: Any, connection: Any, is_clean: bool) -> None:
-        """Return a connection to its pool, which keeps only some unused connections open."""
-        with suppress(Exception):
-            if not is_clean or len(pool._available_connections) >= IDLE_CONNECTIONS:
-                connection.disconnect()
-        pool.release(connection)
+    async def close_unused(self, pool: Any) -> None:
+        pool.disconnect(inuse_connections=False)
 
     async def close(self, pools: List[Any], seconds: float) -> None:
         for pool in pools:
-            pool.disconnect(inuse_connections=False)
+            await self.close_unused(pool)
 
 
 def _is_ready(pool: Any) -> bool:
