@@ -45,7 +45,7 @@ def in_use(locks):
     listeners = [it._connection for it in getattr(locks._io, "_listeners", {}).values()]
     return sum(
         connection not in listeners
-        for pool in locks._commands.servers.pools.values()
+        for pool in locks._io.pools.values()
         for connection in pool._in_use_connections
     )
 

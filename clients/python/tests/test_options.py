@@ -58,8 +58,6 @@ async def test_other_wrong_arguments_are_refused(server):
     for timeout in (-1, float("nan"), float("inf"), "5", True):
         with pytest.raises((ValueError, TypeError), match="timeout"):
             lock.acquire(timeout)
-    with pytest.raises(ValueError, match="blocking"):
-        lock.acquire(5, blocking=False)
     with lock as grant:
         for lease in (0, -1, float("nan"), None):
             with pytest.raises((ValueError, TypeError), match="lease"):

@@ -73,7 +73,7 @@ def test_reentrant_locks_on_the_same_keys_count_together(server, locks):
     one, two = (locks.lock(KEY, reentrant=True) for _ in range(2))
     with one as grant:
         assert two.acquire() is grant
-        assert in_thread(two.acquire, blocking=False)() is None
+        assert in_thread(two.try_acquire)() is None
         with two:
             pass
         assert grant.release()
@@ -89,9 +89,9 @@ def test_reentrant_readers_and_writers_dont_count_together(server, locks):
     reader = locks.lock(KEY, shared=True, reentrant=True)
     writer = locks.lock(KEY, reentrant=True)
     with reader:
-        assert writer.acquire(blocking=False) is None
+        assert writer.try_acquire() is None
     with writer:
-        assert reader.acquire(blocking=False) is None
+        assert reader.try_acquire() is None
 
 
 def test_a_lost_reentrant_lock_is_refused_until_it_is_released(server, locks):
@@ -183,7 +183,7 @@ def test_a_forked_process_holds_nothing_and_waits_as_another(server, locks):
         with contextlib.suppress(BaseException):
             with pytest.raises(NotHeld):
                 grant.release()
-            held, later = lock.acquire(blocking=False), lock.acquire(timeout=20)
+            held, later = lock.try_acquire(), lock.acquire(timeout=20)
             os.write(writing, repr([held, later.fence > grant.fence, later.release()]).encode())
         os._exit(0)
     try:

@@ -4,10 +4,12 @@ The states are those of docs/internals/clients.md. Every method that takes time 
 task awaits it. A thread runs it to its end with ``_threads.run``, and is blocked meanwhile.
 """
 
+from __future__ import annotations
+
 import math
 import secrets
 import time
-from typing import Any, Optional
+from typing import Any
 
 from ._commands import Call, Commands, pauses
 from ._crowd import Crowd
@@ -27,16 +29,16 @@ class Acquire:
     """An acquire until a limit, by a token of its own. A limit of 0 asks without waiting."""
 
     def __init__(
-        self, commands: Commands, options: Options, limit: float, stop: Any, token: Optional[bytes]
+        self, commands: Commands, options: Options, limit: float, stop: Any, token: bytes | None
     ) -> None:
         self._commands = commands
         self._io = commands.io
         self._options = options
         self._key = options.keys[0]
-        self._call = Call(token or _new_token(), stop)
+        self._is_try = limit == 0
+        self._call = Call(token or _new_token(), stop, waits=not self._is_try)
         # True if another process may use the token, so it must not be turned away later.
         self._is_shared_token = token is not None
-        self._is_try = limit == 0
         self._began = time.monotonic()
         self._until = self._began + (limit or commands.command_timeout)
         self._crowd = self._io.crowds.setdefault(options.keys, Crowd(self._io))
@@ -49,7 +51,7 @@ class Acquire:
         # True if the lock wasn't granted at once.
         self.has_waited = False
 
-    async def run(self) -> Optional[Hold]:
+    async def run(self) -> Hold | None:
         """Return the grant, or None if the server said "not now" until the limit."""
         try:
             hold = await (self._ask_until_granted() if self._is_try else self._ask_in_turn())
@@ -60,7 +62,7 @@ class Acquire:
             self._leave()
         return hold
 
-    async def _ask_in_turn(self) -> Optional[Hold]:
+    async def _ask_in_turn(self) -> Hold | None:
         turn = self._io.event()
         try:
             if await self._crowd.enter(turn, self._until, self._call.stop):
@@ -74,7 +76,7 @@ class Acquire:
             raise Unavailable("no answer from the server to the acquires before this one")
         return None
 
-    async def _ask_until_granted(self) -> Optional[Hold]:
+    async def _ask_until_granted(self) -> Hold | None:
         following, asked_at = pauses(), -math.inf
         while True:
             try:
@@ -101,7 +103,7 @@ class Acquire:
                 return hold
             self.has_waited = True
 
-    async def _ask(self, asked_at: float) -> Optional[Hold]:
+    async def _ask(self, asked_at: float) -> Hold | None:
         """Ask once. Return the grant if it came in time. Otherwise ask again, or wait."""
         left, by = self._until - asked_at, asked_at + self._commands.attempt_seconds
         token, keeps_place = self._call.token, True
@@ -118,9 +120,7 @@ class Acquire:
         was_known, unanswered = self._is_known, self._call.unanswered
         self._is_known = True
         try:
-            reply = await self._commands.ask(
-                self._key, words, self._call, min(by, end), is_of_waiter=not self._is_try
-            )
+            reply = await self._commands.ask(self._key, words, self._call, min(by, end))
         except Exception:
             self._is_known = was_known or self._call.unanswered > unanswered
             raise
@@ -158,7 +158,7 @@ class Acquire:
             return is_held
         except Unavailable:
             self._leave()
-            self._call, self._is_known = Call(_new_token(), call.stop), False
+            self._call, self._is_known = Call(_new_token(), call.stop, call.waits), False
             raise
         finally:
             hold.lent, call.lent, call.ties = call.lent, None, False

@@ -1,8 +1,11 @@
 """Commands, each sent to the server of its key, and sent again after an outage."""
 
+from __future__ import annotations
+
 import time
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Awaitable, Callable, Coroutine, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar  # fmt: skip
+from typing import Any, Callable, TypeVar
 
 from redis import exceptions
 from redis.exceptions import AskError, MovedError
@@ -26,17 +29,19 @@ LONGEST_PAUSE_SECONDS = 1.0
 class Call:
     """The commands of one call of the program."""
 
-    def __init__(self, token: bytes = b"", stop: Any = None) -> None:
+    def __init__(self, token: bytes = b"", stop: Any = None, waits: bool = False) -> None:
         self.token = token
+        # True if it waits for a lock. The commands of holders never wait behind those of waiters.
+        self.waits = waits
         # An event that ends the call, if the program gave one.
         self.stop = stop
         # The number of commands that got no reply, and may still arrive.
         self.unanswered = 0
         # The node of a cluster that failed, so that another one is asked next.
-        self.failed: Optional[Address] = None
+        self.failed: Address | None = None
         # True if the next command ties a session to its connection, which is lent to the grant.
         self.ties = False
-        self.lent: Optional[Tuple[Any, Any]] = None
+        self.lent: tuple[Any, Any] | None = None
 
     def keeps(self, pool: Any, connection: Any) -> bool:
         """Keep the connection of a command if it tied a session."""
@@ -64,18 +69,16 @@ class Commands:
         self.observer = observer
         self.servers = Servers(client, io, self.attempt_seconds)
         # The servers whose outage the observer knows of.
-        self._down: Set[Optional[Address]] = set()
+        self._down: set[Address | None] = set()
 
-    async def ask(
-        self, key: Key, words: Words, call: Call, until: float, is_of_waiter: bool = False
-    ) -> Any:
+    async def ask(self, key: Key, words: Words, call: Call, until: float) -> Any:
         """Send a command once, and return its reply. Raise ``Unavailable`` after an outage."""
         sent, address = [words], None
         for _ in range(REDIRECTS):
             try:
                 address = address or await self.servers.address(key, until, call.failed)
                 pool = self.servers.pool(address)
-                reply = await self.exchange(pool, sent, until, call, is_of_waiter)
+                reply = await self.exchange(pool, sent, until, call)
             except Exception as error:
                 reply = error
             if isinstance(reply, AskError):
@@ -92,16 +95,13 @@ class Commands:
                 return reply
         raise Unavailable("the cluster redirects without end")
 
-    async def exchange(
-        self, pool: Any, commands: Sequence[Words], until: float, call: Call, is_of_waiter: bool
-    ) -> Any:
+    async def exchange(self, pool: Any, commands: Sequence[Words], until: float, call: Call) -> Any:
         """Send commands, and return the last one's reply. It may be an error."""
 
         def make() -> Coroutine[Any, Any, Any]:
             return self._exchange(pool, commands, until, call)
 
-        # A release never waits behind the commands of waiters.
-        return await self.io.bounded(make, until, (pool, is_of_waiter))
+        return await self.io.bounded(make, until, (pool, call.waits))
 
     async def _exchange(
         self, pool: Any, commands: Sequence[Words], until: float, call: Call
@@ -135,9 +135,7 @@ class Commands:
                 await self.io.done(connection.disconnect(**self.io.at_once))
         await self.io.done(pool.release(connection))
 
-    def failed(
-        self, error: BaseException, address: Optional[Address], call: Call
-    ) -> BaseException:
+    def failed(self, error: BaseException, address: Address | None, call: Call) -> BaseException:
         """Return the error of a call: the outage, or the error that ends the call."""
         if not is_outage(error):
             return final(error, call.token)
@@ -174,7 +172,7 @@ class Commands:
 
         return await self.retry(once, call, until, is_in_background)
 
-    async def of_each_key(self, keys: Sequence[Key], verb: str, *words: Any) -> List[Any]:
+    async def of_each_key(self, keys: Sequence[Key], verb: str, *words: Any) -> list[Any]:
         """Return the replies to a command about each key, within the command timeout."""
         call, until = Call(), time.monotonic() + self.command_timeout
         return [await self.send(key, (verb, key, *words), call, until) for key in keys]

@@ -5,9 +5,11 @@ asked, and 2,589 times when 4 did. The commands of acquires that give up take th
 one whose turn it is.
 """
 
+from __future__ import annotations
+
 import math
 import time
-from typing import Any, List
+from typing import Any
 
 # The most acquires of a process that wait for the same keys at the server.
 MOST_ASKING = 4
@@ -22,7 +24,7 @@ class Crowd:
     def __init__(self, io: Any) -> None:
         self._io = io
         # An event for each acquire, which is set when its turn may have come.
-        self._turns: List[Any] = []
+        self._turns: list[Any] = []
 
     async def enter(self, turn: Any, until: float, stop: Any) -> bool:
         """Wait until few are before this one. Return False if the time is over first."""

@@ -4,10 +4,12 @@ A waiter is served in its turn instead of polling every ``sleep`` seconds. A key
 redis-py holds counts as held, and only then is ``sleep`` used.
 """
 
+from __future__ import annotations
+
 import math
 import time
 import weakref
-from typing import Any, Literal, NoReturn, Optional, Type, Union
+from typing import Any, Literal, NoReturn
 
 from redis.exceptions import LockNotOwnedError, ResponseError
 
@@ -19,13 +21,13 @@ from ._options import is_free
 # The longest lease, which stands for a lock without a timeout.
 ENDLESS_SECONDS = (2**53 - 1) / 1000
 
-_LOCKS: "weakref.WeakKeyDictionary[Any, LocksBase[Any, Any]]" = weakref.WeakKeyDictionary()
+_LOCKS: weakref.WeakKeyDictionary[Any, LocksBase[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 class DropIn:
     """A lock with the parameters and exceptions of redis-py's ``Lock``."""
 
-    _locks_class: Type[Any]
+    _locks_class: type[Any]
     name: Any
     redis: Any
     local: Any
@@ -47,9 +49,9 @@ class DropIn:
     async def _acquire(
         self,
         sleep: float,
-        blocking: Optional[bool],
-        blocking_timeout: Optional[float],
-        token: Union[str, bytes, None],
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        token: str | bytes | None,
     ) -> bool:
         blocking = self.blocking if blocking is None else blocking
         timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
@@ -73,7 +75,7 @@ class DropIn:
                 return False
             await self._locks._io.pause(time.monotonic() + sleep, None)
 
-    async def _acquire_once(self, lock: Any, seconds: float, token: Any) -> Optional[bool]:
+    async def _acquire_once(self, lock: Any, seconds: float, token: Any) -> bool | None:
         """Return True if the lock was granted, or None if the key holds a value of another type."""
         try:
             grant = await lock._acquire(seconds if seconds < math.inf else None, token=token)

@@ -1,7 +1,9 @@
 """Errors, and which errors of the server and the network are an outage."""
 
+from __future__ import annotations
+
 import asyncio
-from typing import Any, Optional
+from typing import Any
 
 from redis import exceptions
 
@@ -77,7 +79,7 @@ _OUTAGE_CODES = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN",
 _CLASSES = {"UNBLOCKED": Cancelled, "DEADLOCK": Deadlock, "NOREPLICAS": NotReplicated}
 
 
-def refused(error: Optional[BaseException]) -> Optional[BaseException]:
+def refused(error: BaseException | None) -> BaseException | None:
     """Return the refusal of the user or the password, if that is the reason of an error."""
     while error is not None and not isinstance(error, _REFUSED):
         error = error.__cause__ or error.__context__

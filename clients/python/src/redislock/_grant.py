@@ -1,16 +1,18 @@
 """A grant: it is renewed while it is held, until it is released or lost."""
 
+from __future__ import annotations
+
 import math
 import threading
 import time
 import weakref
 from contextlib import suppress
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable
 
 from ._commands import Call, Commands, quietly
 from ._errors import LockLost, NotHeld, Unavailable
 from ._observer import LOG, tell
-from ._options import Key, Options, milliseconds
+from ._options import Options, milliseconds
 
 HELD, LOST, LEFT = "held", "lost", "left"
 
@@ -29,7 +31,7 @@ class Hold:
         # True if a command that asked for this grant may still arrive.
         self.is_unclear = False
         # The pool and the connection that a session is tied to until its end.
-        self.lent: Optional[Tuple[Any, Any]] = None
+        self.lent: tuple[Any, Any] | None = None
         self.io = commands.io
         self.observer = commands.observer
         self._commands = commands
@@ -38,7 +40,7 @@ class Hold:
         # The server keeps a lock with at_least until then.
         self._stays_until = time.monotonic() + options.at_least
         # The grant of the program, which is told of a loss.
-        self.grant: "Callable[[], Optional[GrantBase]]" = lambda: None
+        self.grant: Callable[[], GrantBase | None] = lambda: None
 
     @property
     def is_lost(self) -> bool:
@@ -152,7 +154,7 @@ class Hold:
         if lent is not None:
             await self._commands.put_back(*lent, False)
 
-    def collected(self, grant: "GrantBase") -> None:
+    def collected(self, grant: GrantBase) -> None:
         """Release the grant of a program that dropped it."""
         if self.state != HELD:
             return
@@ -176,7 +178,7 @@ class Hold:
         self.state = LEFT
         self.lent = None
 
-    async def release(self, until: Optional[float] = None) -> bool:
+    async def release(self, until: float | None = None) -> bool:
         """Release the lock, within the command timeout. Later the release goes on without a caller.
 
         Return True if the grant still held.
@@ -236,8 +238,14 @@ class GrantBase:
     """A grant of a lock. Whoever has it may extend or release it."""
 
     def __init__(self, lock: Any, hold: Hold) -> None:
-        self._lock = lock
         self._hold = hold
+        # The lock that was acquired, and its keys.
+        self.lock = lock
+        self.keys = hold.options.keys
+        # The fencing token: greater than that of every earlier grant.
+        self.fence = hold.fence
+        # The token, which lets any client extend or release this grant.
+        self.token = hold.token.decode("utf-8", "surrogateescape")
         hold.grant = weakref.ref(self)
 
     def __repr__(self) -> str:
@@ -249,26 +257,6 @@ class GrantBase:
         # At the end of the interpreter parts of it may be gone.
         with suppress(Exception):
             self._hold.collected(self)
-
-    @property
-    def lock(self) -> Any:
-        """The lock that was acquired."""
-        return self._lock
-
-    @property
-    def keys(self) -> Tuple[Key, ...]:
-        """The keys."""
-        return self._hold.options.keys
-
-    @property
-    def fence(self) -> int:
-        """The fencing token: greater than that of every earlier grant."""
-        return self._hold.fence
-
-    @property
-    def token(self) -> str:
-        """The token, which lets any client extend or release this grant."""
-        return self._hold.token.decode("utf-8", "surrogateescape")
 
     @property
     def lost(self) -> bool:
@@ -295,7 +283,7 @@ class GrantBase:
         if self._hold.options.on_lost is not None:
             self._hold.io.tell(self._hold.options.on_lost, self)
 
-    async def _exit(self, error: Optional[BaseException]) -> None:
+    async def _exit(self, error: BaseException | None) -> None:
         """Release at the end of a guarded block, unless the block did so."""
         if self._hold.state == LEFT:
             return

@@ -1,15 +1,16 @@
 """The grants that are held, and when each of them needs attention."""
 
+from __future__ import annotations
+
 import math
-import time
-from typing import Any, Set
+from typing import Any
 
 
 class Keeper:
     """Renews grants, and notices their ends. The subclasses do so in a thread or an event loop."""
 
     def __init__(self) -> None:
-        self.held: Set[Any] = set()
+        self.held: set[Any] = set()
         self._looks_at = math.inf
 
     def wake(self) -> None:

@@ -1,11 +1,14 @@
 """Locks and their factory, written once for threads and for tasks."""
 
+from __future__ import annotations
+
 import math
 import os
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Generic, List, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Generic, TypeVar
 
 from ._acquire import Acquire
 from ._commands import Commands
@@ -20,38 +23,29 @@ G = TypeVar("G", bound=GrantBase)
 class LockBase(Generic[G]):
     """A lock: keys and options. All threads and tasks may share it."""
 
-    _grant_class: Type[G]
+    _grant_class: type[G]
 
-    def __init__(self, locks: "LocksBase[Any, Any]", options: Options) -> None:
+    def __init__(self, locks: LocksBase[Any, Any], options: Options) -> None:
         self._locks = locks
         self._options = options
+        self.keys = options.keys
         # The grants of ``with``, and the threads or tasks that entered it.
-        self._entered: List[Tuple[Any, G]] = []
+        self._entered: list[tuple[Any, G]] = []
 
     def __repr__(self) -> str:
         name = f"{type(self).__module__}.{type(self).__qualname__}"
         return f"<{name} {self._options.keys!r}>"
 
-    @property
-    def keys(self) -> Tuple[Key, ...]:
-        """The keys."""
-        return self._options.keys
-
     async def _acquire(
-        self,
-        timeout: Optional[float] = None,
-        blocking: bool = True,
-        stop: Any = None,
-        token: Optional[bytes] = None,
-    ) -> Optional[G]:
-        if not blocking and timeout is not None:
-            raise ValueError("timeout needs blocking=True")
-        seconds = timeout if blocking else 0.0
-        if seconds is None:
-            seconds = self._options.wait
-        limit = math.inf if seconds is None else milliseconds("timeout", seconds, zero=True) / 1000
+        self, timeout: float | None = None, stop: Any = None, token: bytes | None = None
+    ) -> G | None:
+        limit = math.inf
+        if timeout is not None:
+            limit = milliseconds("timeout", timeout, zero=True) / 1000
+        elif self._options.wait is not None:
+            limit = self._options.wait
         locks, began = self._locks, time.monotonic()
-        locks._io.scope()
+        locks._io.begin()
         acquire = Acquire(locks._commands, self._options, limit, stop, token)
         outcome, hold = "failed", None
         try:
@@ -82,7 +76,7 @@ class LockBase(Generic[G]):
         infos = await self._locks._commands.of_each_key(self.keys, "LOCK.INFO", "WAITERS", 0)
         return not all(is_free(info) for info in infos)
 
-    def _enter(self, grant: Optional[G]) -> G:
+    def _enter(self, grant: G | None) -> G:
         if grant is None:
             raise NotAcquired("somebody else had the lock all the time")
         self._entered.append((self._locks._io.me(), grant))
@@ -107,11 +101,11 @@ L = TypeVar("L", bound=LockBase[Any])
 class LocksBase(Generic[L, G]):
     """A factory of locks with the settings of a client."""
 
-    _lock_class: Type[L]
+    _lock_class: type[L]
     _client_classes: Any
 
     def __init__(
-        self, client: Any, io: Any, command_timeout: float, observer: Optional[Observer]
+        self, client: Any, io: Any, command_timeout: float, observer: Observer | None
     ) -> None:
         if not isinstance(client, self._client_classes):
             names = " or ".join(f"{it.__module__}.{it.__qualname__}" for it in self._client_classes)
@@ -124,7 +118,7 @@ class LocksBase(Generic[L, G]):
         self._commands = Commands(client, io, seconds, self._observer)
         _ALL.add(self)
 
-    def lock(self, keys: Union[Key, Sequence[Key]], lease: float = 30.0, **options: Any) -> L:
+    def lock(self, keys: Key | Sequence[Key], lease: float = 30.0, **options: Any) -> L:
         """Return a lock on a key, or on several keys that are granted together or not at all.
 
         Times are in seconds, and rounded up to whole milliseconds. A wrong argument raises
@@ -154,7 +148,7 @@ class LocksBase(Generic[L, G]):
         """
         return self._lock_class(self, Options(names_of(keys), lease, **options))
 
-    async def _adopt(self, keys: Any, token: Any, fence: int, options: Any) -> Optional[G]:
+    async def _adopt(self, keys: Any, token: Any, fence: int, options: Any) -> G | None:
         lock = self.lock(keys, **options)
         hold = Hold(self._commands, lock._options, checked_token(token), fence)
         # A command of the first process may still arrive.
@@ -165,7 +159,7 @@ class LocksBase(Generic[L, G]):
 
     async def _release_all(self) -> int:
         count = 0
-        failure: Optional[Exception] = None
+        failure: Exception | None = None
         until = time.monotonic() + self._commands.command_timeout
         for hold in list(self._io.keeper.held):
             try:
@@ -177,18 +171,16 @@ class LocksBase(Generic[L, G]):
         return count
 
     async def _close(self) -> None:
-        pools = list(self._commands.servers.pools.values())
-        await self._io.close(pools, self._commands.command_timeout)
+        await self._io.close(self._commands.command_timeout)
 
     def _forked(self) -> None:
         """Forget the grants in a forked process, because the parent has them."""
         for hold in list(self._io.keeper.held):
             hold.abandon()
         self._io.forget()
-        self._commands.servers.pools.clear()
 
 
-_ALL: "weakref.WeakSet[LocksBase[Any, Any]]" = weakref.WeakSet()
+_ALL: weakref.WeakSet[LocksBase[Any, Any]] = weakref.WeakSet()
 
 
 def _forked() -> None:

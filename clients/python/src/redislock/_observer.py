@@ -1,5 +1,7 @@
 """Hooks for logs, metrics and traces."""
 
+from __future__ import annotations
+
 import logging
 from typing import Any
 

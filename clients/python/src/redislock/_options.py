@@ -1,12 +1,15 @@
 """The options of a lock, checked, and the commands that they make."""
 
+from __future__ import annotations
+
 import math
 import numbers
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Optional, Tuple, Union
+from typing import Any, Callable, Union
 
 Key = Union[str, bytes]
-Words = Tuple[Any, ...]
+Words = tuple[Any, ...]
 
 _MOST_MS = 2**53 - 1
 # The longest time of LEAVE that the server takes.
@@ -45,7 +48,7 @@ def checked_token(token: Any) -> bytes:
     return raw
 
 
-def names_of(keys: Union[Key, Iterable[Key]]) -> Tuple[Key, ...]:
+def names_of(keys: Key | Iterable[Key]) -> tuple[Key, ...]:
     if isinstance(keys, (str, bytes)):
         return (keys,)
     try:
@@ -63,21 +66,21 @@ _OPTIONAL_TIMES = {"wait": True, "max_hold": False, "margin": True}
 class Options:
     """The keys and the options of a lock. Times are in seconds."""
 
-    keys: Tuple[Key, ...]
+    keys: tuple[Key, ...]
     lease: float = 30.0
-    wait: Optional[float] = None
+    wait: float | None = None
     shared: bool = False
-    limit: Optional[int] = None
-    permits: Optional[int] = None
+    limit: int | None = None
+    permits: int | None = None
     session: bool = False
     keep: float = 10.0
     renew: bool = True
-    margin: Optional[float] = None
-    max_hold: Optional[float] = 86_400.0
+    margin: float | None = None
+    max_hold: float | None = 86_400.0
     at_least: float = 0.0
-    data: Union[str, bytes, None] = field(default=None, repr=False)
-    replicas: Optional[int] = None
-    on_lost: Optional[Callable[[Any], Any]] = None
+    data: str | bytes | None = field(default=None, repr=False)
+    replicas: int | None = None
+    on_lost: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.keys:

@@ -1,16 +1,18 @@
 """The server of a key, and a pool of connections with the settings of the program's client."""
 
+from __future__ import annotations
+
 import inspect
 import random
 import socket
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 from redis.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import RedisClusterException
 
 from ._options import Key
 
-Address = Tuple[Any, Any]
+Address = tuple[Any, Any]
 
 # Older versions of redis-py require the name of a command to get a connection.
 _TAKES_NONE = "command_name=None" in str(inspect.signature(ConnectionPool.get_connection))
@@ -24,7 +26,7 @@ KEEPALIVE = {
 }
 
 # perf: The name and the version of the library cost a new connection two round trips.
-_NAMELESS: Dict[str, Any] = {"lib_name": None, "lib_version": None}
+_NAMELESS: dict[str, Any] = {"lib_name": None, "lib_version": None}
 if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters:
     # Newer versions of redis-py deprecate the two.
     _NAMELESS = {"driver_info": None}
@@ -41,18 +43,17 @@ class Servers:
         self.client = client
         self.is_cluster = hasattr(client, "get_node_from_key")
         self._io = io
-        self._attempt_seconds = attempt_seconds
-        self.pools: Dict[Optional[Address], Any] = {}
-        self._scope: Any = None
+        self.attempt_seconds = attempt_seconds
 
-    async def address(self, key: Key, until: float, failed: Any = None) -> Optional[Address]:
+    async def address(self, key: Key, until: float, failed: Any = None) -> Address | None:
         """Return the address of the key's node in a cluster, or None if there is one server.
 
         If that node failed, another one redirects to the node that serves the slot now.
         """
         if not self.is_cluster:
             return None
-        await self._io.learn_nodes(self.client, until)
+        if not self.client.get_nodes():
+            await self._io.learn_nodes(self.client, until)
         try:
             node = self.client.get_node_from_key(key)
         except (RedisClusterException, KeyError, IndexError):
@@ -71,17 +72,14 @@ class Servers:
             # redis-py 5 reads it when it looks for the slot.
             nodes._moved_exception = error
 
-    def pool(self, address: Optional[Address]) -> Any:
-        scope = self._io.scope()
-        if scope != self._scope:
-            self._scope, self.pools = scope, {}
-        if address not in self.pools:
-            pool = self._new_pool(address)
-            pool.longest_seconds = self._attempt_seconds
-            self.pools.setdefault(address, pool)
-        return self.pools[address]
+    def pool(self, address: Address | None) -> Any:
+        self._io.begin()
+        pools = self._io.pools
+        if address not in pools:
+            pools.setdefault(address, self._new_pool(address))
+        return pools[address]
 
-    def name(self, address: Optional[Address]) -> str:
+    def name(self, address: Address | None) -> str:
         """Return the address in words."""
         if address is not None:
             return f"{address[0]}:{address[1]}"
@@ -92,7 +90,7 @@ class Servers:
         place = settings.get("path") or f"{settings['host']}:{settings['port']}"
         return str(getattr(pool, "service_name", place))
 
-    def _new_pool(self, address: Optional[Address]) -> Any:
+    def _new_pool(self, address: Address | None) -> Any:
         if address is None:
             source = self.client.connection_pool
         else:
@@ -106,13 +104,11 @@ class Servers:
         settings.update(
             decode_responses=False,
             protocol=2,
-            socket_connect_timeout=self._attempt_seconds,
+            socket_connect_timeout=self.attempt_seconds,
             max_connections=2**31 - 1,
-            retry_on_timeout=False,
-            retry_on_error=[],
             health_check_interval=0,
             **_NAMELESS,
-            **self._io.settings(self._attempt_seconds),
+            **self._io.settings(self.attempt_seconds),
         )
         if address is not None:
             settings.update(host=address[0], port=address[1])

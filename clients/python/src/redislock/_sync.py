@@ -1,8 +1,11 @@
 """Locks for threads."""
 
+from __future__ import annotations
+
 import threading
 import weakref
-from typing import Any, Callable, Optional, Sequence, TypeVar, Union
+from collections.abc import Sequence
+from typing import Any, Callable, TypeVar
 
 import redis
 from redis.cluster import RedisCluster
@@ -50,7 +53,7 @@ class Grant(GrantBase):
         """Ask the server. Return True if this grant holds all its keys."""
         return run(self._hold.is_owned())
 
-    def __enter__(self) -> "Grant":
+    def __enter__(self) -> Grant:
         self._refuse_released()
         return self
 
@@ -67,36 +70,29 @@ class Lock(LockBase[Grant]):
     """A lock on one key or several. Made by ``Locks.lock``. All threads may share it."""
 
     _grant_class = Grant
-    _locks: "Locks"
+    _locks: Locks
     # True if the thread that holds the lock may acquire it again.
     _is_reentrant = False
 
     def acquire(
-        self,
-        timeout: Optional[float] = None,
-        *,
-        blocking: bool = True,
-        cancel: Optional[threading.Event] = None,
-    ) -> Optional[Grant]:
+        self, timeout: float | None = None, *, cancel: threading.Event | None = None
+    ) -> Grant | None:
         """Return a grant, or None if somebody else has the lock until the time is over.
 
         :param timeout: the longest wait in seconds, 0 or more; 0 tries once. Default: None, the
             lock's ``wait``, which is without a limit by default.
-        :param blocking: False tries once.
         :param cancel: an event that ends the wait with ``Cancelled`` when another thread sets it.
             Default: None.
         :raises Unavailable: no server could be asked until the time was over.
         """
         if not self._is_reentrant:
-            return run(self._acquire(timeout, blocking, cancel))
+            return run(self._acquire(timeout, cancel))
         grants, it = self._locks._grants_of_thread(), self._options
         # A grant of a reader is none for a writer.
         kind = it.keys, it.shared, it.limit, it.permits
-        grant: Optional[Grant] = grants.get(kind)
-        if grant is not None and grant._hold.state != HELD and not grant.lost:
-            grant = None
-        if grant is None:
-            grant = run(self._acquire(timeout, blocking, cancel))
+        grant: Grant | None = grants.get(kind)
+        if grant is None or (grant._hold.state != HELD and not grant.lost):
+            grant = run(self._acquire(timeout, cancel))
             if grant is not None:
                 grants[kind] = grant
         elif grant.lost:
@@ -105,7 +101,7 @@ class Lock(LockBase[Grant]):
             grant._holds += 1
         return grant
 
-    def try_acquire(self) -> Optional[Grant]:
+    def try_acquire(self) -> Grant | None:
         """Return a grant, or None if somebody else has the lock now."""
         return self.acquire(0)
 
@@ -127,7 +123,7 @@ class Locks(LocksBase[Lock, Grant]):
     _client_classes = (redis.Redis, RedisCluster)
 
     def __init__(
-        self, client: Any, *, command_timeout: float = 1.0, observer: Optional[Observer] = None
+        self, client: Any, *, command_timeout: float = 1.0, observer: Observer | None = None
     ) -> None:
         """Make it with the client's settings. Nothing connects before the first command.
 
@@ -139,7 +135,7 @@ class Locks(LocksBase[Lock, Grant]):
         self._thread = threading.local()
 
     def lock(
-        self, keys: Union[Key, Sequence[Key]], lease: float = 30.0, *, reentrant: bool = False,
+        self, keys: Key | Sequence[Key], lease: float = 30.0, *, reentrant: bool = False,
         **options: Any,
     ) -> Lock:  # fmt: skip
         """Return a lock, with the options of ``LocksBase.lock`` and one more.
@@ -153,8 +149,8 @@ class Locks(LocksBase[Lock, Grant]):
         return lock
 
     def adopt(
-        self, keys: Union[Key, Sequence[Key]], token: Union[str, bytes], fence: int, **options: Any
-    ) -> Optional[Grant]:
+        self, keys: Key | Sequence[Key], token: str | bytes, fence: int, **options: Any
+    ) -> Grant | None:
         """Return a grant that another process acquired and detached, or None if it has ended.
 
         :param options: those of ``lock``.
@@ -163,8 +159,8 @@ class Locks(LocksBase[Lock, Grant]):
 
     def once(
         self,
-        keys: Union[Key, Sequence[Key]],
-        read: Callable[[], Optional[T]],
+        keys: Key | Sequence[Key],
+        read: Callable[[], T | None],
         compute: Callable[[], T],
         **options: Any,
     ) -> T:

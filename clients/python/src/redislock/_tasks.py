@@ -1,13 +1,16 @@
 """The part of locks that is specific to tasks of an event loop: the counterpart of Threads."""
 
+from __future__ import annotations
+
 import asyncio
 import inspect
 import itertools
 import secrets
 import time
 import weakref
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Callable, Coroutine, Dict, List, Optional, Set, Tuple, TypeVar
+from typing import Any, Callable, TypeVar
 
 from redis import exceptions
 from redis.asyncio import ConnectionPool
@@ -31,7 +34,7 @@ LONGEST_DELAY_SECONDS = 3600.0
 class TaskKeeper(Keeper):
     """A timer that looks after the grants."""
 
-    _timer: Optional[asyncio.TimerHandle] = None
+    _timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         if self._timer is not None:
@@ -44,13 +47,13 @@ class Listener:
     """A connection to one server for the messages to waiters. Its first failure ends it."""
 
     def __init__(self, pool: Any, verb: str, ring: Callable[[bytes], None]) -> None:
-        self.failure: Optional[Exception] = None
+        self.failure: Exception | None = None
         self._pool = pool
         self._verb = verb
         self._ring = ring
         self._connection: Any = None
         # An event for each channel, which the reply to its subscription sets.
-        self._channels: Dict[str, asyncio.Event] = {}
+        self._channels: dict[str, asyncio.Event] = {}
         self._reading = asyncio.ensure_future(self._read())
 
     async def subscribe(self, channel: str) -> asyncio.Event:
@@ -99,47 +102,42 @@ class Tasks:
     blocks = False
     pool_class = ConnectionPool
     at_once = {"nowait": True}
+    _loop: Any = None
     event = asyncio.Event
+    me = staticmethod(asyncio.current_task)
 
     def __init__(self) -> None:
         self.forget()
 
+    def begin(self) -> None:
+        """Begin in an event loop, to which no connection and no timer of an earlier one belongs."""
+        if self._loop is not asyncio.get_running_loop():
+            self.forget()
+            self._loop = asyncio.get_running_loop()
+
     def forget(self) -> None:
         """Start anew in a forked process, which has no event loop of the old one."""
-        self._begin(None)
-
-    def _begin(self, loop: Any) -> None:
-        """Start in an event loop, to which no connection and no timer of an earlier one belongs."""
-        self._loop = loop
+        self._loop = None
         self.keeper = TaskKeeper()
-        self.crowds: "weakref.WeakValueDictionary[Any, Crowd]" = weakref.WeakValueDictionary()
+        self.pools: dict[Any, Any] = {}
+        self.crowds: weakref.WeakValueDictionary[Any, Crowd] = weakref.WeakValueDictionary()
         # References to running tasks, because an event loop doesn't keep its tasks alive.
-        self._running: "Set[asyncio.Future[Any]]" = set()
+        self._running: set[asyncio.Future[Any]] = set()
         # A release never waits behind the commands of waiters.
-        self._lanes: Dict[Tuple[Any, bool], asyncio.Semaphore] = {}
-        self._listeners: Dict[Any, Listener] = {}
+        self._lanes: dict[tuple[Any, bool], asyncio.Semaphore] = {}
+        self._listeners: dict[Any, Listener] = {}
         self._name = secrets.token_hex(8)
-        self._channels: Dict[int, str] = {}
+        self._channels: dict[int, str] = {}
         self._numbers = itertools.count()
         # The events of waiters by their messages.
-        self._bells: "weakref.WeakValueDictionary[bytes, asyncio.Event]" = (
+        self._bells: weakref.WeakValueDictionary[bytes, asyncio.Event] = (
             weakref.WeakValueDictionary()
         )
-
-    def scope(self) -> Any:
-        """Return what the pools belong to."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._begin(loop)
-        return loop
-
-    def me(self) -> Any:
-        return asyncio.current_task()
 
     def lives(self, task: Any) -> bool:
         return not task.done()
 
-    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -156,7 +154,7 @@ class Tasks:
         if inspect.iscoroutine(work):
             self.start(work)
 
-    async def pause(self, until: float, stop: Any, turn: Optional[asyncio.Event] = None) -> None:
+    async def pause(self, until: float, stop: Any, turn: asyncio.Event | None = None) -> None:
         """Wait until a time, or until it is the caller's turn."""
         turns = asyncio.ensure_future((turn or asyncio.Event()).wait())
         left = min(max(0.0, until - time.monotonic()), LONGEST_DELAY_SECONDS)
@@ -168,18 +166,17 @@ class Tasks:
     async def done(self, work: Any) -> Any:
         return await work
 
-    def settings(self, seconds: float) -> Dict[str, Any]:
+    def settings(self, seconds: float) -> dict[str, Any]:
         """Return the settings of a pool. Each command has its own limit."""
         return {"socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
 
     async def learn_nodes(self, cluster: Any, until: float) -> None:
         """Let the client learn its nodes, whatever time that takes. It does so only once."""
-        if not cluster.get_nodes():
-            learns = self.start(cluster.initialize())
-            await asyncio.wait([learns], timeout=max(0.0, until - time.monotonic()))
-            if not learns.done():
-                raise exceptions.TimeoutError("no reply in time")
-            learns.result()
+        learns = self.start(cluster.initialize())
+        await asyncio.wait([learns], timeout=max(0.0, until - time.monotonic()))
+        if not learns.done():
+            raise exceptions.TimeoutError("no reply in time")
+        learns.result()
 
     def node_settings(self, cluster: Any, address: Any) -> Any:
         """Return a node of the client, whose settings are those of every node."""
@@ -226,18 +223,18 @@ class Tasks:
             with suppress(Exception):
                 await connection.disconnect(nowait=True)
 
-    async def close(self, pools: List[Any], seconds: float) -> None:
+    async def close(self, seconds: float) -> None:
         """Close the connections. Before, wait for what goes on in the background."""
         for listener in self._listeners.values():
             listener.close()
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
-        for pool in pools:
+        for pool in self.pools.values():
             await pool.disconnect()
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def bell(self) -> Tuple[bytes, asyncio.Event]:
+    def bell(self) -> tuple[bytes, asyncio.Event]:
         """Return a message, and the event that it sets."""
         message, event = b"%d" % next(self._numbers), asyncio.Event()
         self._bells[message] = event
@@ -256,7 +253,7 @@ class Tasks:
             bell.clear()
             return
         # A message may have been missed, so the caller asks again at once.
-        patience = time.monotonic() + pool.longest_seconds
+        patience = time.monotonic() + servers.attempt_seconds
         await self.pause(min(until, patience), None, subscribed)
         if not subscribed.is_set() and time.monotonic() >= patience:
             listener.close()

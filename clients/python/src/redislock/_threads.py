@@ -1,13 +1,16 @@
 """The part of locks that is specific to threads. Its coroutines block the calling thread."""
 
+from __future__ import annotations
+
 import queue
 import selectors
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Callable, Coroutine, Dict, List, Optional, TypeVar
+from typing import Any, Callable, TypeVar
 
 from redis import ConnectionPool, exceptions
 from redis.backoff import NoBackoff
@@ -53,10 +56,10 @@ class ThreadKeeper(Keeper):
     def __init__(self) -> None:
         super().__init__()
         # SimpleQueue, because a finalizer may put work into it at any moment.
-        self._work: "queue.SimpleQueue[Optional[Callable[[], Any]]]" = queue.SimpleQueue()
-        self._thread: Optional[threading.Thread] = None
+        self._work: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
 
-    def wake(self, work: Optional[Callable[[], Any]] = None) -> None:
+    def wake(self, work: Callable[[], Any] | None = None) -> None:
         self._work.put(work)
         # A thread that couldn't be started is tried again.
         if self._thread is None or not self._thread.is_alive():
@@ -86,8 +89,9 @@ class Threads:
     blocks = True
     pool_class = ConnectionPool
     # Arguments of the calls that close a connection.
-    at_once: Dict[str, Any] = {}
+    at_once: dict[str, Any] = {}
     event = threading.Event
+    me = staticmethod(threading.current_thread)
 
     def __init__(self) -> None:
         self.forget()
@@ -95,14 +99,11 @@ class Threads:
     def forget(self) -> None:
         """Start anew in a forked process, which has no thread of the old one."""
         self.keeper = ThreadKeeper()
-        self.crowds: "weakref.WeakValueDictionary[Any, Crowd]" = weakref.WeakValueDictionary()
+        self.pools: dict[Any, Any] = {}
+        self.crowds: weakref.WeakValueDictionary[Any, Crowd] = weakref.WeakValueDictionary()
 
-    def scope(self) -> Any:
-        """Return what the pools belong to."""
-        return None
-
-    def me(self) -> Any:
-        return threading.current_thread()
+    def begin(self) -> None:
+        """Do nothing. Tasks begin anew in another event loop."""
 
     def lives(self, thread: Any) -> bool:
         return bool(thread.is_alive())
@@ -120,7 +121,7 @@ class Threads:
         in_thread(tell, on_lost, grant)
 
     async def pause(
-        self, until: float, stop: Optional[threading.Event], turn: Optional[threading.Event] = None
+        self, until: float, stop: threading.Event | None, turn: threading.Event | None = None
     ) -> None:
         """Wait until a time, or until it is the caller's turn."""
         self._wait((turn or threading.Event()).wait, until, stop)
@@ -129,12 +130,9 @@ class Threads:
         """Return the result of a call of redis-py. In redis.asyncio it is awaited."""
         return result
 
-    def settings(self, seconds: float) -> Dict[str, Any]:
+    def settings(self, seconds: float) -> dict[str, Any]:
         """Return the settings of a pool whose connections have this time for each step."""
         return {"socket_timeout": seconds, "retry": Retry(NoBackoff(), 0)}
-
-    async def learn_nodes(self, cluster: Any, until: float) -> None:
-        """Do nothing, because the client has learnt its nodes when it was made."""
 
     def node_settings(self, cluster: Any, address: Any) -> Any:
         """Return a pool of the client, whose settings are those of every node."""
@@ -149,19 +147,19 @@ class Threads:
         """Return the result of steps, each of which has the limit itself."""
         return await make()
 
-    async def take(self, pool: Any, until: float, stop: Optional[threading.Event]) -> Any:
+    async def take(self, pool: Any, until: float, stop: threading.Event | None) -> Any:
         if until <= time.monotonic():
             raise exceptions.TimeoutError("no time left")
         while not _is_ready(pool):
             self._open(pool, until, stop)
         return pool.get_connection(*NAME)
 
-    def _open(self, pool: Any, until: float, stop: Optional[threading.Event]) -> None:
+    def _open(self, pool: Any, until: float, stop: threading.Event | None) -> None:
         """Connect in another thread, because DNS, Sentinels and a handshake have no common limit.
 
         The connection goes to the pool, whether it comes in time or not.
         """
-        failures: List[Exception] = []
+        failures: list[Exception] = []
         is_over = threading.Event()
 
         def work() -> None:
@@ -177,13 +175,13 @@ class Threads:
         if failures:
             raise failures[0]
 
-    async def receive(self, connection: Any, until: float, stop: Optional[threading.Event]) -> Any:
+    async def receive(self, connection: Any, until: float, stop: threading.Event | None) -> Any:
         if not self._wait(connection.can_read, until, stop):
             raise exceptions.TimeoutError("no reply in time")
         return connection.read_response(disable_decoding=True)
 
     def _wait(
-        self, is_done: Callable[[float], Any], until: float, stop: Optional[threading.Event]
+        self, is_done: Callable[[float], Any], until: float, stop: threading.Event | None
     ) -> bool:
         """Wait until something is done. Return False at the end of the time."""
         longest = 60.0 if stop is None else LOOK_SECONDS
@@ -197,8 +195,8 @@ class Threads:
     async def close_unused(self, pool: Any) -> None:
         pool.disconnect(inuse_connections=False)
 
-    async def close(self, pools: List[Any], seconds: float) -> None:
-        for pool in pools:
+    async def close(self, seconds: float) -> None:
+        for pool in list(self.pools.values()):
             await self.close_unused(pool)
 
 

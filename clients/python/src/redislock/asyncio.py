@@ -1,7 +1,10 @@
 """Locks for the tasks of an event loop."""
 
+from __future__ import annotations
+
 import asyncio
-from typing import Any, Awaitable, Callable, Optional, Sequence, TypeVar, Union
+from collections.abc import Awaitable, Sequence
+from typing import Any, Callable, TypeVar
 
 from redis.asyncio import Redis, RedisCluster
 
@@ -30,7 +33,7 @@ class Grant(GrantBase):
     """
 
     # The task in the guarded block.
-    _body: "Optional[asyncio.Task[Any]]" = None
+    _body: asyncio.Task[Any] | None = None
     # The number of times that the loss has cancelled the block.
     _cuts = 0
 
@@ -54,7 +57,7 @@ class Grant(GrantBase):
         """Ask the server. Return True if this grant holds all its keys."""
         return await self._hold.is_owned()
 
-    async def __aenter__(self) -> "Grant":
+    async def __aenter__(self) -> Grant:
         self._refuse_released()
         if self.lost:
             await self._exit(None)
@@ -95,19 +98,16 @@ class Lock(LockBase[Grant]):
 
     _grant_class = Grant
 
-    async def acquire(
-        self, timeout: Optional[float] = None, *, blocking: bool = True
-    ) -> Optional[Grant]:
+    async def acquire(self, timeout: float | None = None) -> Grant | None:
         """Return a grant, or None if somebody else has the lock until the time is over.
 
         :param timeout: the longest wait in seconds, 0 or more; 0 tries once. Default: None, the
             lock's ``wait``, which is without a limit by default.
-        :param blocking: False tries once.
         :raises Unavailable: no server could be asked until the time was over.
         """
-        return await self._acquire(timeout, blocking)
+        return await self._acquire(timeout)
 
-    async def try_acquire(self) -> Optional[Grant]:
+    async def try_acquire(self) -> Grant | None:
         """Return a grant, or None if somebody else has the lock now."""
         return await self.acquire(0)
 
@@ -132,7 +132,7 @@ class Locks(LocksBase[Lock, Grant]):
     _client_classes = (Redis, RedisCluster)
 
     def __init__(
-        self, client: Any, *, command_timeout: float = 1.0, observer: Optional[Observer] = None
+        self, client: Any, *, command_timeout: float = 1.0, observer: Observer | None = None
     ) -> None:
         """Make it with the client's settings. Nothing connects before the first command.
 
@@ -143,8 +143,8 @@ class Locks(LocksBase[Lock, Grant]):
         super().__init__(client, Tasks(), command_timeout, observer)
 
     async def adopt(
-        self, keys: Union[Key, Sequence[Key]], token: Union[str, bytes], fence: int, **options: Any
-    ) -> Optional[Grant]:
+        self, keys: Key | Sequence[Key], token: str | bytes, fence: int, **options: Any
+    ) -> Grant | None:
         """Return a grant that another process acquired and detached, or None if it has ended.
 
         :param options: those of ``lock``.
@@ -153,8 +153,8 @@ class Locks(LocksBase[Lock, Grant]):
 
     async def once(
         self,
-        keys: Union[Key, Sequence[Key]],
-        read: Callable[[], Awaitable[Optional[T]]],
+        keys: Key | Sequence[Key],
+        read: Callable[[], Awaitable[T | None]],
         compute: Callable[[], Awaitable[T]],
         **options: Any,
     ) -> T:

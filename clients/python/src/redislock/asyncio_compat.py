@@ -4,7 +4,9 @@ Waiters are served in their order instead of polling every ``sleep`` seconds. A 
 ``redis.lock.Lock`` holds counts as held, and only then is ``sleep`` used.
 """
 
-from typing import Any, Literal, Optional, Union
+from __future__ import annotations
+
+from typing import Any, Literal
 
 from redis.asyncio.lock import Lock as RedisPyLock
 
@@ -19,9 +21,9 @@ class Lock(DropIn, RedisPyLock):
 
     async def acquire(
         self,
-        blocking: Optional[bool] = None,
-        blocking_timeout: Optional[float] = None,
-        token: Union[str, bytes, None] = None,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
     ) -> bool:
         return await self._acquire(self.sleep, blocking, blocking_timeout, token)
 

@@ -4,7 +4,9 @@ Waiters are served in their order instead of polling every ``sleep`` seconds. A 
 ``redis.lock.Lock`` holds counts as held, and only then is ``sleep`` used.
 """
 
-from typing import Any, Literal, Optional, Type, Union
+from __future__ import annotations
+
+from typing import Any, Literal
 
 import redis
 from redis.lock import Lock as RedisPyLock
@@ -21,10 +23,10 @@ class Lock(DropIn, RedisPyLock):
 
     def acquire(
         self,
-        sleep: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout: Optional[float] = None,
-        token: Union[str, bytes, None] = None,
+        sleep: float | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
     ) -> bool:
         sleep = self.sleep if sleep is None else sleep
         return run(self._acquire(sleep, blocking, blocking_timeout, token))
@@ -48,7 +50,7 @@ class Lock(DropIn, RedisPyLock):
 class Redis(redis.Redis):
     """A client whose ``lock`` makes the drop-in, for libraries that call ``client.lock``."""
 
-    lock_class: Type[RedisPyLock] = Lock
+    lock_class: type[RedisPyLock] = Lock
 
     def lock(self, name: Any, *args: Any, **options: Any) -> Any:
         options["lock_class"] = options.get("lock_class") or self.lock_class
