@@ -130,9 +130,8 @@ class Commands:
 
     async def put_back(self, pool: Any, connection: Any, is_clean: bool) -> None:
         """Return a connection to its pool, which keeps only some unused connections open."""
-        with suppress(Exception):
-            if not is_clean or len(pool._available_connections) >= IDLE_CONNECTIONS:
-                await self.io.done(connection.disconnect(**self.io.at_once))
+        if not is_clean or len(pool._available_connections) >= IDLE_CONNECTIONS:
+            await self.io.disconnect(connection)
         await self.io.done(pool.release(connection))
 
     def failed(self, error: BaseException, address: Address | None, call: Call) -> BaseException:

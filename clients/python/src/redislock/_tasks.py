@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import math
 import secrets
 import time
 import weakref
@@ -46,11 +47,11 @@ class TaskKeeper(Keeper):
 class Listener:
     """A connection to one server for the messages to waiters. Its first failure ends it."""
 
-    def __init__(self, pool: Any, verb: str, ring: Callable[[bytes], None]) -> None:
+    def __init__(self, io: Tasks, pool: Any, verb: str) -> None:
         self.failure: Exception | None = None
+        self._io = io
         self._pool = pool
         self._verb = verb
-        self._ring = ring
         self._connection: Any = None
         # An event for each channel, which the reply to its subscription sets.
         self._channels: dict[str, asyncio.Event] = {}
@@ -69,7 +70,7 @@ class Listener:
 
     async def _read(self) -> None:
         try:
-            self._connection = await self._pool.get_connection(*NAME)
+            self._connection = await self._io.take(self._pool, math.inf, None)
             for channel in list(self._channels):
                 await self._connection.send_command(self._verb, channel)
             while True:
@@ -80,20 +81,19 @@ class Listener:
             self.failure = self.failure or exceptions.TimeoutError("no reply in time")
             for subscribed in self._channels.values():
                 subscribed.set()
-            self._ring(b"")
+            self._io.ring(b"")
             if self._connection is not None:
-                with suppress(Exception):
-                    await self._connection.disconnect(nowait=True)
+                await self._io.disconnect(self._connection)
                 await self._pool.release(self._connection)
 
     def _receive(self, reply: Any) -> None:
         kind, channel = reply[0], reply[1].decode()
         if kind in (b"message", b"smessage"):
-            self._ring(reply[2])
+            self._io.ring(reply[2])
         elif kind == b"sunsubscribe":
             # The slot has moved to another node.
             self._channels.pop(channel, None)
-            self._ring(b"")
+            self._io.ring(b"")
         else:
             self._channels[channel].set()
 
@@ -101,7 +101,6 @@ class Listener:
 class Tasks:
     blocks = False
     pool_class = ConnectionPool
-    at_once = {"nowait": True}
     _loop: Any = None
     event = asyncio.Event
     me = staticmethod(asyncio.current_task)
@@ -220,8 +219,11 @@ class Tasks:
     async def close_unused(self, pool: Any) -> None:
         """Close them without a pause, in which another task would take one that is closing."""
         for connection in list(pool._available_connections):
-            with suppress(Exception):
-                await connection.disconnect(nowait=True)
+            await self.disconnect(connection)
+
+    async def disconnect(self, connection: Any) -> None:
+        with suppress(Exception):
+            await connection.disconnect(nowait=True)
 
     async def close(self, seconds: float) -> None:
         """Close the connections. Before, wait for what goes on in the background."""
@@ -246,7 +248,7 @@ class Tasks:
         listener = self._listeners.get(pool)
         if listener is None or listener.failure is not None:
             verb = "SSUBSCRIBE" if servers.is_cluster else "SUBSCRIBE"
-            listener = self._listeners[pool] = Listener(pool, verb, self._ring)
+            listener = self._listeners[pool] = Listener(self, pool, verb)
         subscribed = await listener.subscribe(self.channel(servers, key))
         if subscribed.is_set():
             await self.pause(until, None, bell)
@@ -261,7 +263,7 @@ class Tasks:
         if listener.failure is not None and not isinstance(listener.failure, exceptions.AskError):
             raise listener.failure
 
-    def _ring(self, message: bytes) -> None:
+    def ring(self, message: bytes) -> None:
         """Wake the waiter of a message, or all waiters if messages may have been missed."""
         for bell in [self._bells.get(message)] if message else list(self._bells.values()):
             if bell is not None:

@@ -88,8 +88,6 @@ class Threads:
     # A thread may wait in a blocking command.
     blocks = True
     pool_class = ConnectionPool
-    # Arguments of the calls that close a connection.
-    at_once: dict[str, Any] = {}
     event = threading.Event
     me = staticmethod(threading.current_thread)
 
@@ -194,6 +192,10 @@ class Threads:
 
     async def close_unused(self, pool: Any) -> None:
         pool.disconnect(inuse_connections=False)
+
+    async def disconnect(self, connection: Any) -> None:
+        with suppress(Exception):
+            connection.disconnect()
 
     async def close(self, seconds: float) -> None:
         for pool in list(self.pools.values()):
