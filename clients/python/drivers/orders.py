@@ -10,9 +10,8 @@ import random
 import threading
 import time
 
-from redis import exceptions
-
 import redislock
+from redis import exceptions
 
 ERRORS = [
     (redislock.NotAcquired, "not_acquired"),

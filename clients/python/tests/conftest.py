@@ -11,7 +11,6 @@ import time
 
 import pytest
 from redis import ConnectionError, Redis
-
 from redislock import Observer
 
 

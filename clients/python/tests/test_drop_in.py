@@ -8,31 +8,11 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import LockNotOwnedError
 from redis.lock import Lock as OldLock
-
-from conftest import in_thread, until, until_task
 from redislock import Unavailable, asyncio_compat, compat
 
+from conftest import in_thread, until, until_task
+
 KEY = "k"
-
-
-def test_it_waits_in_the_queue(server):
-    client = Redis(port=server.port, max_connections=1)
-    server.other_holds(KEY)
-    got = []
-
-    def work():
-        with client.lock(KEY, timeout=10, lock_class=compat.Lock):
-            got.append(1)
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
-    for number, thread in enumerate(threads):
-        thread.start()
-        server.until_waiting(KEY, number + 1)
-    server.other_releases(KEY)
-    for thread in threads:
-        thread.join(20)
-    assert len(got) == 3
-    assert server.is_free(KEY)
 
 
 def test_old_and_new_locks_exclude_each_other(server):
@@ -74,32 +54,11 @@ def test_a_chosen_token_is_granted_once(server):
     assert server.redis.execute_command("LOCK.CHECK", KEY, "job-7") > 0
 
 
-async def test_a_chosen_token_is_granted_to_one_task(server):
-    async with AsyncRedis(port=server.port) as client:
-        first, second = (client.lock(KEY, lock_class=asyncio_compat.Lock) for _ in range(2))
-        assert await first.acquire(token="job-7")
-        assert not await second.acquire(token="job-7", blocking=False)
-        await first.release()
-
-
 def test_a_release_whose_reply_was_lost_was_a_release(server, lose_replies):
     lock = compat.Lock(Redis(port=server.port), KEY)
     assert lock.acquire()
     lose_replies(lock._locks._commands, "LOCK.RELEASE")
     lock.release()
-    assert server.is_free(KEY)
-
-
-def test_an_acquire_without_a_reply_leaves_nothing(server, lose_replies):
-    lock = compat.Lock(Redis(port=server.port), KEY, blocking_timeout=0.3)
-    lost = [lose_replies(lock._locks._commands, f"LOCK.{verb}", 99) for verb in ("ACQUIRE", "WAIT")]
-    with pytest.raises(redis.ConnectionError):
-        lock.acquire()
-    until("it is released", lambda: server.is_free(KEY))
-    for words in sum(lost, []):
-        # The command arrives once more, late.
-        with pytest.raises(redis.ResponseError, match="LEFT"):
-            server.redis.execute_command(*words)
     assert server.is_free(KEY)
 
 

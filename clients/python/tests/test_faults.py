@@ -8,14 +8,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import Notes, done, until_task
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import BusyLoadingError, NoPermissionError, ResponseError
-
-from redislock import LockLost, Locks, NotHeld, Unavailable
+from redis.exceptions import NoPermissionError, ResponseError
+from redislock import Locks, NotHeld, Unavailable
 from redislock._crowd import MOST_ASKING
 from redislock.asyncio import Locks as AsyncLocks
+
+from conftest import Notes, done, until_task
 
 KEY = "k"
 KINDS = pytest.mark.parametrize("kind", [Locks, AsyncLocks], ids=["threads", "tasks"])
@@ -140,17 +140,6 @@ async def test_a_session_outlives_a_server_that_stands_still(own_server, kind):
 
 
 # --- losses ---------------------------------------------------------------------------------------
-
-
-async def test_a_short_lease_is_told_lost_in_time_beside_a_long_one(locks, server):
-    long = await done(locks.lock("another").acquire())
-    told = []
-    short = await done(
-        locks.lock(KEY, lease=0.4, renew=False, on_lost=lambda _: told.append(1)).acquire()
-    )
-    await until_task("the loss is told", lambda: told, 2)
-    assert await done(long.release())
-    assert await done(short.release()) is False
 
 
 async def test_a_loss_during_a_release_is_a_loss(locks, server, monkeypatch):

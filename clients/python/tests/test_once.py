@@ -3,13 +3,12 @@
 import asyncio
 import threading
 
-import pytest
-from conftest import until
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-
-from redislock import Locks, NotAcquired
+from redislock import Locks
 from redislock.asyncio import Locks as AsyncLocks
+
+from conftest import until
 
 CALLERS = 40
 
@@ -56,10 +55,3 @@ async def test_the_next_task_computes_if_one_fails(server):
     assert server.is_free("k")
     await locks.aclose()
     await client.aclose()
-
-
-def test_its_wait_ends(server):
-    locks = Locks(Redis(port=server.port))
-    server.other_holds("k")
-    with pytest.raises(NotAcquired):
-        locks.once("k", lambda: None, lambda: 7, wait=0.1)

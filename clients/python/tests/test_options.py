@@ -2,13 +2,13 @@
 
 import pytest
 import redis
-from conftest import Notes, Server
+import redislock
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-
-import redislock
 from redislock import Locks, ModuleMissing
 from redislock.asyncio import Locks as AsyncLocks
+
+from conftest import Notes, Server
 
 KEY = "k"
 

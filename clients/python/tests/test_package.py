@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from conftest import Server
 
 HERE = Path(__file__).parent.parent
@@ -56,34 +57,19 @@ def test_what_is_shown_runs(server, code):
 
 
 @pytest.mark.parametrize("code", snippets("docs/guides/no-client.md"))
-def test_a_program_without_the_library_stops_writing_after_a_loss(server, code):
-    code = code.replace("6379", str(server.port))
-    began = subprocess.Popen(
-        [sys.executable, "-u", "-c", code],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    line = began.stdout.readline()
-    assert line.startswith("write step 0")
-    server.redis.delete("orders:42")
-    rest, errors = began.communicate(timeout=20)
+def test_a_program_without_the_library_waits_and_stops_after_a_loss(server, code):
+    server.other_holds("orders:42")
+    code = [sys.executable, "-u", "-c", code.replace("6379", str(server.port))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(code, stdout=pipe, stderr=pipe, text=True) as program:
+        server.until_waiting("orders:42")
+        server.other_releases("orders:42")
+        assert program.stdout.readline().startswith("write step 0")
+        server.redis.delete("orders:42")
+        rest, errors = program.communicate(timeout=20)
     # The renewal after a third of the lease finds the loss.
-    assert (began.returncode, errors) == (1, "the lock was lost\n")
+    assert (program.returncode, errors) == (1, "the lock was lost\n")
     assert "write step 3" not in rest
-
-
-@pytest.mark.parametrize("code", snippets("docs/guides/no-client.md"))
-def test_a_program_without_the_library_waits_for_its_turn(server, code):
-    code = code.replace("6379", str(server.port))
-    server.redis.execute_command("LOCK.ACQUIRE", "orders:42", "other", "EX", 30)
-    began = subprocess.Popen(
-        [sys.executable, "-u", "-c", code],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    server.until_waiting("orders:42")
-    server.redis.execute_command("LOCK.RELEASE", "orders:42", "other")
-    written, errors = began.communicate(timeout=20)
-    assert (began.returncode, errors) == (0, "")
-    assert written.count("write step") == 5
 
 
 def test_the_page_on_testing_shows_tests_that_pass(tmp_path):

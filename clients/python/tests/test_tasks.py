@@ -2,17 +2,14 @@
 
 import asyncio
 import random
-import time
 
 import pytest
-from conftest import Notes, Server, until_task
 from redis.asyncio import Redis
-from redis.asyncio.cluster import RedisCluster
-from redis.exceptions import MovedError
-
-from redislock import LockLost, NotAcquired, NotHeld
+from redislock import LockLost
 from redislock._crowd import MOST_ASKING
 from redislock.asyncio import Locks
+
+from conftest import Notes, until_task
 
 KEY = "k"
 
@@ -101,66 +98,16 @@ async def test_a_task_may_be_cancelled_at_any_moment_of_its_block(server, locks)
     assert not lock._entered
 
 
-@pytest.fixture
-def slow_connections(server, locks, monkeypatch):
-    """Let the next connection come late. The function lets it come."""
-    pool, comes = locks._commands.servers.pool, []
-
-    async def slow(*words):
-        come = asyncio.Event()
-        comes.append(come)
-        await come.wait()
-        return await get(*words)
-
-    def start():
-        nonlocal get
-        get = pool(None).get_connection
-
-        async def first(*words):
-            return await (get if comes else slow)(*words)
-
-        monkeypatch.setattr(pool(None), "get_connection", first)
-        return comes
-
-    get = None
-    return start
-
-
-async def test_a_cancelled_release_goes_on(server, locks, slow_connections):
+async def test_a_cancelled_release_goes_on(server, locks):
     grant = await locks.lock(KEY).acquire()
-    slow_connections()
     release = asyncio.ensure_future(grant.release())
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
     release.cancel()
     await asyncio.wait({release})
-    assert release.cancelled()
     await until_task("it is released", lambda: server.is_free(KEY))
 
 
-async def test_a_command_of_a_cancelled_task_isnt_sent_later(server, locks, slow_connections):
-    server.other_holds(KEY)
-    comes = slow_connections()
-    waits = asyncio.ensure_future(locks.lock(KEY).acquire())
-    await until_task("it connects", lambda: comes)
-    waits.cancel()
-    await asyncio.wait({waits})
-    comes[0].set()
-    await until_idle(locks)
-    assert server.waiters(KEY) == 0
-
-
 # --- losses ---------------------------------------------------------------------------------------
-
-
-async def test_a_loss_ends_a_block_that_releases_by_itself(server, locks):
-    grant = await locks.lock(KEY, lease=0.6).acquire()
-    with pytest.raises(LockLost):
-        async with grant:
-            server.redis.delete(KEY)
-            try:
-                await asyncio.sleep(20)
-            finally:
-                assert await grant.release() is False
 
 
 async def test_a_loss_that_the_block_finds_itself_ends_it_too(server, locks):
@@ -272,5 +219,3 @@ async def test_500_tasks_of_one_lock_are_served_in_order(server, locks):
     assert not locks._io.crowds
     assert server.connected() - connected <= 34
     assert server.is_free(KEY)
-
-
