@@ -201,7 +201,8 @@ async def test_a_grant_that_is_dropped_is_released_and_told(locks, server, caplo
     assert "dropped without a release" in caplog.text
 
 
-async def test_a_grant_is_detached_and_adopted(locks, server):
+@pytest.mark.parametrize("session", [False, True])
+async def test_a_grant_is_detached_and_adopted(locks, server, session):
     grant = await done(locks.lock(KEY, lease=2).acquire())
     token, fence = grant.token, grant.fence
     grant.detach()
@@ -209,7 +210,7 @@ async def test_a_grant_is_detached_and_adopted(locks, server):
         with pytest.raises(NotHeld):
             await done(act())
     del grant
-    adopted = await done(locks.adopt(KEY, token, fence, lease=2))
+    adopted = await done(locks.adopt(KEY, token, fence, lease=2, session=session))
     await elapse(2.2)
     assert (adopted.fence, adopted.token, adopted.lost) == (fence, token, False)
     assert await done(adopted.owned())

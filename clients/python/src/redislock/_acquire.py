@@ -140,30 +140,21 @@ class Acquire:
         return hold
 
     async def _confirm(self, hold: Hold) -> bool:
-        """Have a grant acknowledged by replicas, or tied to a connection. Return True if it holds.
+        """Have a grant acknowledged by replicas, and tied to a connection.
 
         :raises Unavailable: no reply came. A late tie would end the grant with its connection, so
             the next try has another token.
         """
-        call, within, asked_at = self._call, self._commands.command_timeout, time.monotonic()
-        end = min(asked_at + self._commands.attempt_seconds, self._until + GRACE_SECONDS)
+        now, call = time.monotonic(), self._call
+        end = min(now + self._commands.attempt_seconds, self._until + GRACE_SECONDS)
         if self._options.replicas is not None:
-            end = asked_at + within + GRACE_SECONDS
-        call.ties, is_held = self._options.session, False
+            end = now + self._commands.command_timeout + GRACE_SECONDS
         try:
-            words = self._options.confirm(call.token, within)
-            count = await self._commands.ask(self._key, words, call, end)
-            is_held = bool(count == len(self._options.keys))
-            hold.prolong(self._options.first_lease, asked_at)
-            return is_held
+            return await hold.confirm(call, end)
         except Unavailable:
             self._leave()
             self._call, self._is_known = Call(_new_token(), call.stop, call.waits), False
             raise
-        finally:
-            hold.lent, call.lent, call.ties = call.lent, None, False
-            if not is_held:
-                await hold.close()
 
     async def _wait(self, asked_at: float) -> None:
         """Wait for the message, or until the server must hear of this waiter again.

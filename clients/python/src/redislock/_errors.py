@@ -74,7 +74,7 @@ _OUTAGES = (
     asyncio.TimeoutError,
 )
 # Codes that redis-py, or an older version of it, has no class for.
-_OUTAGE_CODES = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "BUSY")  # fmt: skip
+_OUTAGE_CODES = set("LOADING READONLY MASTERDOWN CLUSTERDOWN TRYAGAIN OOM MISCONF BUSY".split())
 # The errors for replies that begin with these words.
 _CLASSES = {"UNBLOCKED": Cancelled, "DEADLOCK": Deadlock, "NOREPLICAS": NotReplicated}
 

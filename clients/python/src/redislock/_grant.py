@@ -121,6 +121,21 @@ class Hold:
             self.io.keeper.hold(self)
         return is_held
 
+    async def confirm(self, call: Call, until: float) -> bool:
+        """Have the grant acknowledged by replicas, and tied to a connection. Return True if held."""
+        asked_at, is_held = time.monotonic(), False
+        words = self.options.confirm(self.token, self._commands.command_timeout)
+        call.ties = self.options.session
+        try:
+            count = await self._commands.ask(self.options.keys[0], words, call, until)
+            is_held = bool(count == len(self.options.keys))
+            self.prolong(self.options.first_lease, asked_at)
+            return is_held
+        finally:
+            self.lent, call.lent, call.ties = call.lent, None, False
+            if not is_held:
+                await self.close()
+
     # --- the end ----------------------------------------------------------------------------------
 
     def _end(self, state: str) -> bool:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from ._acquire import Acquire
-from ._commands import Commands
+from ._commands import Call, Commands
 from ._errors import Cancelled, NotAcquired
 from ._grant import HELD, GrantBase, Hold
 from ._observer import Observer, tell
@@ -153,7 +153,10 @@ class LocksBase(Generic[L, G]):
         hold = Hold(self._commands, lock._options, checked_token(token), fence)
         # A command of the first process may still arrive.
         hold.is_unclear = True
+        until = time.monotonic() + self._commands.command_timeout
         if not await hold.take_over(lock._options.first_lease):
+            return None
+        if lock._options.session and not await hold.confirm(Call(hold.token), until):
             return None
         return await lock._granted(hold)  # type: ignore[no-any-return]
 
