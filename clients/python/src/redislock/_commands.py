@@ -35,6 +35,8 @@ class Call:
         self.waits = waits
         # An event that ends the call, if the program gave one.
         self.stop = stop
+        # True if the latest command may have reached its server.
+        self.is_sent = False
         # The number of commands that got no reply, and may still arrive.
         self.unanswered = 0
         # The node of a cluster that failed, so that another one is asked next.
@@ -101,7 +103,8 @@ class Commands:
         def make() -> Coroutine[Any, Any, Any]:
             return self._exchange(pool, commands, until, call)
 
-        return await self.io.bounded(make, until, (pool, call.waits))
+        call.is_sent = False
+        return await self.io.bounded(make, until, (pool, call.waits), call)
 
     async def _exchange(
         self, pool: Any, commands: Sequence[Words], until: float, call: Call
@@ -109,6 +112,7 @@ class Commands:
         io, is_clean = self.io, False
         connection = await io.take(pool, until, call.stop)
         call.unanswered += 1
+        call.is_sent = True
         try:
             await io.done(connection.send_packed_command(connection.pack_commands(commands)))
             replies = [await self._reply(connection, until, call.stop) for _ in commands]

@@ -16,6 +16,7 @@ from redis import ConnectionPool, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from ._commands import Call
 from ._crowd import Crowd
 from ._errors import Cancelled
 from ._keeper import Keeper
@@ -140,7 +141,7 @@ class Threads:
     # --- connections ------------------------------------------------------------------------------
 
     async def bounded(
-        self, make: Callable[[], Coroutine[Any, Any, T]], until: float, lane: Any
+        self, make: Callable[[], Coroutine[Any, Any, T]], until: float, lane: Any, call: Call
     ) -> T:
         """Return the result of steps, each of which has the limit itself."""
         return await make()
