@@ -7,17 +7,8 @@ from typing import Any
 
 from redis import exceptions
 
-__all__ = [
-    "Cancelled",
-    "Deadlock",
-    "LockLost",
-    "ModuleMissing",
-    "NotAcquired",
-    "NotHeld",
-    "NotReplicated",
-    "RedisLockError",
-    "Unavailable",
-]
+__all__ = ["Cancelled", "Deadlock", "LockLost", "ModuleMissing", "NotAcquired", "NotHeld"]
+__all__ += ["NotReplicated", "RedisLockError", "Unavailable"]
 
 
 class RedisLockError(exceptions.RedisError):

@@ -103,19 +103,26 @@ class LocksBase(Generic[L, G]):
 
     _lock_class: type[L]
     _client_classes: Any
+    _io_class: Any
 
     def __init__(
-        self, client: Any, io: Any, command_timeout: float, observer: Observer | None
+        self, client: Any, *, command_timeout: float = 1.0, observer: Observer | None = None
     ) -> None:
+        """Make it with the client's settings. Nothing connects before the first command.
+
+        :param command_timeout: the longest time, in seconds, of each call that doesn't wait for a
+            lock, with connecting and sending again; more than 0. Default: 1.
+        :param observer: hooks for logs and metrics. Default: None, which logs outages.
+        """
         if not isinstance(client, self._client_classes):
             names = " or ".join(f"{it.__module__}.{it.__qualname__}" for it in self._client_classes)
             raise TypeError(f"client must be a {names}")
         if observer is not None and not isinstance(observer, Observer):
             raise TypeError("observer must be a redislock.Observer")
         seconds = milliseconds("command_timeout", command_timeout) / 1000
-        self._io = io
+        self._io = self._io_class()
         self._observer = observer or Observer()
-        self._commands = Commands(client, io, seconds, self._observer)
+        self._commands = Commands(client, self._io, seconds, self._observer)
         _ALL.add(self)
 
     def lock(self, keys: Key | Sequence[Key], lease: float = 30.0, **options: Any) -> L:
@@ -145,8 +152,14 @@ class LocksBase(Generic[L, G]):
         :param replicas: how many replicas must acknowledge the grant within the command timeout, 1
             to 1000; otherwise ``NotReplicated``. Default: None.
         :param on_lost: called with the grant, once for each loss. Default: None.
+        :param reentrant: for threads: True if the thread that holds the lock may acquire it again,
+            and releases it as often. All reentrant locks of one kind on the same keys count
+            together. Default: False.
         """
-        return self._lock_class(self, Options(names_of(keys), lease, **options))
+        checked = Options(names_of(keys), lease, **options)
+        if checked.reentrant and not self._io.blocks:
+            raise TypeError("reentrant is an option for threads")
+        return self._lock_class(self, checked)
 
     async def _adopt(self, keys: Any, token: Any, fence: int, options: Any) -> G | None:
         lock = self.lock(keys, **options)

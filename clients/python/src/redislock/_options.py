@@ -81,6 +81,7 @@ class Options:
     data: str | bytes | None = field(default=None, repr=False)
     replicas: int | None = None
     on_lost: Callable[[Any], Any] | None = None
+    reentrant: bool = False
 
     def __post_init__(self) -> None:
         if not self.keys:

@@ -10,10 +10,9 @@ from typing import Any, Callable, TypeVar
 import redis
 from redis.cluster import RedisCluster
 
-from ._errors import LockLost, NotAcquired
+from ._errors import LockLost
 from ._grant import HELD, GrantBase
 from ._locks import LockBase, LocksBase
-from ._observer import Observer
 from ._options import Key
 from ._threads import Threads, run
 
@@ -71,8 +70,6 @@ class Lock(LockBase[Grant]):
 
     _grant_class = Grant
     _locks: Locks
-    # True if the thread that holds the lock may acquire it again.
-    _is_reentrant = False
 
     def acquire(
         self, timeout: float | None = None, *, cancel: threading.Event | None = None
@@ -85,7 +82,7 @@ class Lock(LockBase[Grant]):
             Default: None.
         :raises Unavailable: no server could be asked until the time was over.
         """
-        if not self._is_reentrant:
+        if not self._options.reentrant:
             return run(self._acquire(timeout, cancel))
         grants, it = self._locks._grants_of_thread(), self._options
         # A grant of a reader is none for a writer.
@@ -121,32 +118,7 @@ class Locks(LocksBase[Lock, Grant]):
 
     _lock_class = Lock
     _client_classes = (redis.Redis, RedisCluster)
-
-    def __init__(
-        self, client: Any, *, command_timeout: float = 1.0, observer: Observer | None = None
-    ) -> None:
-        """Make it with the client's settings. Nothing connects before the first command.
-
-        :param command_timeout: the longest time, in seconds, of each call that doesn't wait for a
-            lock, with connecting and sending again; more than 0. Default: 1.
-        :param observer: hooks for logs and metrics. Default: None, which logs outages.
-        """
-        super().__init__(client, Threads(), command_timeout, observer)
-        self._thread = threading.local()
-
-    def lock(
-        self, keys: Key | Sequence[Key], lease: float = 30.0, *, reentrant: bool = False,
-        **options: Any,
-    ) -> Lock:  # fmt: skip
-        """Return a lock, with the options of ``LocksBase.lock`` and one more.
-
-        :param reentrant: True if the thread that holds the lock may acquire it again, and releases
-            it as often. All reentrant locks of one kind on the same keys count together. Default:
-            False.
-        """
-        lock = super().lock(keys, lease, **options)
-        lock._is_reentrant = bool(reentrant)
-        return lock
+    _io_class = Threads
 
     def adopt(
         self, keys: Key | Sequence[Key], token: str | bytes, fence: int, **options: Any
@@ -182,11 +154,8 @@ class Locks(LocksBase[Lock, Grant]):
                 result = read()
             if result is not None:
                 return result
-            # The one that computed failed, so the others take turns.
-            grant = lock.acquire()
-        if grant is None:
-            raise NotAcquired("somebody else had the lock all the time")
-        with grant:
+        # If the one that computed failed, the others take turns.
+        with grant or lock:
             result = read()
             return compute() if result is None else result
 
@@ -200,6 +169,7 @@ class Locks(LocksBase[Lock, Grant]):
 
     def _grants_of_thread(self) -> Any:
         """Return the reentrant grants of this thread by their keys and kinds."""
-        if not hasattr(self._thread, "grants"):
-            self._thread.grants = weakref.WeakValueDictionary()
-        return self._thread.grants
+        local = self._io.local
+        if not hasattr(local, "grants"):
+            local.grants = weakref.WeakValueDictionary()
+        return local.grants

@@ -58,7 +58,7 @@ class Listener:
         self._connection: Any = None
         # An event for each channel, which the reply to its subscription sets.
         self._channels: dict[str, asyncio.Event] = {}
-        self._reading = asyncio.ensure_future(self._read())
+        self.reading = asyncio.ensure_future(self._read())
 
     async def subscribe(self, channel: str) -> asyncio.Event:
         """Return an event that is set as soon as messages come, or never will."""
@@ -67,9 +67,6 @@ class Listener:
             if self._connection is not None:
                 await self._connection.send_command(self._verb, channel)
         return self._channels[channel]
-
-    def close(self) -> None:
-        self._reading.cancel()
 
     async def _read(self) -> None:
         try:
@@ -125,6 +122,8 @@ class Tasks:
         self.crowds: weakref.WeakValueDictionary[Any, Crowd] = weakref.WeakValueDictionary()
         # References to running tasks, because an event loop doesn't keep its tasks alive.
         self._running: set[asyncio.Future[Any]] = set()
+        # Exchanges that aren't sent any more, because their callers left.
+        self._unwanted: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
         # A release never waits behind the commands of waiters.
         self._lanes: dict[tuple[Any, bool], asyncio.Semaphore] = {}
         self._listeners: dict[Any, Listener] = {}
@@ -208,10 +207,9 @@ class Tasks:
         work.add_done_callback(lambda _: ends.cancel())
         try:
             await asyncio.wait([work], timeout=left)
-        except asyncio.CancelledError:
+        finally:
             if not call.is_sent:
-                work.cancel()
-            raise
+                self._unwanted.add(work)
         if not work.done() or work.cancelled():
             raise exceptions.TimeoutError("no reply in time")
         return work.result()
@@ -223,9 +221,9 @@ class Tasks:
             # The pool has a connection whose handshake was left.
             await self.close_unused(pool)
             raise
-        if time.monotonic() >= until:
+        if asyncio.current_task() in self._unwanted:
             await pool.release(connection)
-            raise exceptions.TimeoutError("no time left")
+            raise exceptions.TimeoutError("the caller left")
         return connection
 
     async def receive(self, connection: Any, until: float, stop: Any) -> Any:
@@ -243,7 +241,7 @@ class Tasks:
     async def close(self, seconds: float) -> None:
         """Close the connections. Before, wait for what goes on in the background."""
         for listener in self._listeners.values():
-            listener.close()
+            listener.reading.cancel()
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
         for pool in self.pools.values():
@@ -273,7 +271,7 @@ class Tasks:
         patience = time.monotonic() + servers.attempt_seconds
         await self.pause(min(until, patience), None, subscribed)
         if not subscribed.is_set() and time.monotonic() >= patience:
-            listener.close()
+            listener.reading.cancel()
         # If the slot has moved, the next LOCK.QUEUE learns where it is.
         if listener.failure is not None and not isinstance(listener.failure, exceptions.AskError):
             raise listener.failure

@@ -99,6 +99,7 @@ class Threads:
         """Start anew in a forked process, which has no thread of the old one."""
         self.keeper = ThreadKeeper()
         self.pools: dict[Any, Any] = {}
+        self.local = threading.local()
         self.crowds: weakref.WeakValueDictionary[Any, Crowd] = weakref.WeakValueDictionary()
 
     def begin(self) -> None:

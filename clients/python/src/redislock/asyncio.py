@@ -10,7 +10,7 @@ from redis.asyncio import Redis, RedisCluster
 
 from . import _errors
 from ._errors import *  # noqa: F403
-from ._errors import LockLost, NotAcquired
+from ._errors import LockLost
 from ._grant import GrantBase
 from ._locks import LockBase, LocksBase
 from ._observer import Observer
@@ -130,17 +130,7 @@ class Locks(LocksBase[Lock, Grant]):
 
     _lock_class = Lock
     _client_classes = (Redis, RedisCluster)
-
-    def __init__(
-        self, client: Any, *, command_timeout: float = 1.0, observer: Observer | None = None
-    ) -> None:
-        """Make it with the client's settings. Nothing connects before the first command.
-
-        :param command_timeout: the longest time, in seconds, of each call that doesn't wait for a
-            lock, with connecting and sending again; more than 0. Default: 1.
-        :param observer: hooks for logs and metrics. Default: None, which logs outages.
-        """
-        super().__init__(client, Tasks(), command_timeout, observer)
+    _io_class = Tasks
 
     async def adopt(
         self, keys: Key | Sequence[Key], token: str | bytes, fence: int, **options: Any
@@ -176,11 +166,8 @@ class Locks(LocksBase[Lock, Grant]):
                 result = await read()
             if result is not None:
                 return result
-            # The one that computed failed, so the others take turns.
-            grant = await lock.acquire()
-        if grant is None:
-            raise NotAcquired("somebody else had the lock all the time")
-        async with grant:
+        # If the one that computed failed, the others take turns.
+        async with grant or lock:
             result = await read()
             return await compute() if result is None else result
 
