@@ -10,8 +10,9 @@ import random
 import threading
 import time
 
-import redislock
 from redis import exceptions
+
+import redislock
 
 ERRORS = [
     (redislock.NotAcquired, "not_acquired"),

@@ -9,6 +9,7 @@ from orders import Orders, say
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.sentinel import Sentinel
+
 from redislock.asyncio import Locks
 
 

@@ -12,6 +12,7 @@ from orders import Orders, say
 from redis import Redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
+
 from redislock import Locks
 from redislock._errors import refused
 from redislock._threads import run

@@ -11,6 +11,7 @@ import time
 
 import pytest
 from redis import ConnectionError, Redis
+
 from redislock import Observer
 
 

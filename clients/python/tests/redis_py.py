@@ -3,6 +3,7 @@
 import pytest
 import redis.asyncio.lock
 import redis.lock
+
 from redislock import asyncio_compat, compat
 
 redis.lock.Lock = compat.Lock

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 import redis
+from conftest import in_thread, until, until_task
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import LockNotOwnedError
 from redis.lock import Lock as OldLock
-from redislock import Unavailable, asyncio_compat, compat
 
-from conftest import in_thread, until, until_task
+from redislock import Unavailable, asyncio_compat, compat
 
 KEY = "k"
 

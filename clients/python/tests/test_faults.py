@@ -8,14 +8,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from conftest import Notes, done, until_task
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import NoPermissionError, ResponseError
+
 from redislock import Locks, NotHeld, Unavailable
 from redislock._crowd import MOST_ASKING
 from redislock.asyncio import Locks as AsyncLocks
-
-from conftest import Notes, done, until_task
 
 KEY = "k"
 KINDS = pytest.mark.parametrize("kind", [Locks, AsyncLocks], ids=["threads", "tasks"])

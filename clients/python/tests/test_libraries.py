@@ -9,14 +9,14 @@ from pathlib import Path
 
 import django.conf
 import pytest
+from conftest import until
 from django.core.cache import caches
 from dogpile.cache import make_region
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock, get_redis
 from redis.exceptions import LockNotOwnedError
 from redis.lock import Lock as OldLock
-from redislock import compat
 
-from conftest import until
+from redislock import compat
 
 PAGE = Path(__file__).parents[3] / "docs/migrate/python-libraries.md"
 

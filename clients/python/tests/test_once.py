@@ -3,12 +3,12 @@
 import asyncio
 import threading
 
+from conftest import until
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+
 from redislock import Locks
 from redislock.asyncio import Locks as AsyncLocks
-
-from conftest import until
 
 CALLERS = 40
 

@@ -2,13 +2,13 @@
 
 import pytest
 import redis
-import redislock
+from conftest import Notes, Server
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+
+import redislock
 from redislock import Locks, ModuleMissing
 from redislock.asyncio import Locks as AsyncLocks
-
-from conftest import Notes, Server
 
 KEY = "k"
 
@@ -51,6 +51,10 @@ async def test_other_wrong_arguments_are_refused(server):
         Locks(Redis(), command_timeout=0)
     with pytest.raises(ValueError, match="permits"):
         Locks(Redis()).lock(KEY, limit=2, permits=3)
+    with pytest.raises(TypeError, match="reentrant"):
+        AsyncLocks(AsyncRedis()).lock(KEY, reentrant=True)
+    with pytest.raises(TypeError, match="leese"):
+        Locks(Redis()).lock(KEY, leese=5)
     for token in ("", "*", b"*", "t" * 257, 5):
         with pytest.raises((ValueError, TypeError), match="token"):
             Locks(Redis(port=1)).adopt(KEY, token, 1)

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
+from conftest import Server, done, until
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
+
 from redislock import Locks, Unavailable
 from redislock.asyncio import Locks as AsyncLocks
-
-from conftest import Server, done, until
 
 KEY = "k"
 

@@ -5,6 +5,7 @@ import time
 import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+
 from redislock import Locks
 from redislock.asyncio import Locks as AsyncLocks
 

@@ -4,12 +4,12 @@ import asyncio
 import random
 
 import pytest
+from conftest import Notes, until_task
 from redis.asyncio import Redis
+
 from redislock import LockLost
 from redislock._crowd import MOST_ASKING
 from redislock.asyncio import Locks
-
-from conftest import Notes, until_task
 
 KEY = "k"
 

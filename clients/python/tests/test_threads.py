@@ -8,10 +8,10 @@ import sys
 import time
 
 import pytest
-from redis import Redis
-from redislock import LockLost, Locks, NotHeld, _threads
-
 from conftest import Notes, in_thread, until
+from redis import Redis
+
+from redislock import LockLost, Locks, NotHeld, _threads
 
 KEY = "k"
 
