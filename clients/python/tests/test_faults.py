@@ -99,7 +99,7 @@ async def test_a_session_without_its_connection_is_lost(locks, server):
     grant = await done(locks.lock(KEY, lease=2, session=True).acquire())
     connection = grant._hold.lent[1]
     await done(connection.disconnect())
-    assert server.is_free(KEY)
+    await until_task("the server has released it", lambda: server.is_free(KEY))
     await until_task("the loss is told", lambda: locks._observer.count("lost"), 3)
     assert await done(grant.release()) is False
     await until_task("no connection is in use", lambda: in_use(locks) == 0)

@@ -185,7 +185,8 @@ class Commands:
         now = time.monotonic()
         # The last try is shortly before the end.
         last = until - FIRST_PAUSE_SECONDS
-        await self.io.pause(min(now + seconds, last) if now < last else until, call.stop)
+        if now < until:
+            await self.io.pause(min(now + seconds, last) if now < last else until, call.stop)
         if now >= last:
             raise fault
 

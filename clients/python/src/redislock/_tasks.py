@@ -56,14 +56,14 @@ class Listener:
         self._pool = pool
         self._verb = verb
         self._connection: Any = None
-        # An event for each channel, which the reply to its subscription sets.
-        self._channels: dict[str, asyncio.Event] = {}
+        # A future for each channel, which the reply to its subscription ends.
+        self._channels: dict[str, asyncio.Future[None]] = {}
         self.reading = asyncio.ensure_future(self._read())
 
-    async def subscribe(self, channel: str) -> asyncio.Event:
-        """Return an event that is set as soon as messages come, or never will."""
+    async def subscribe(self, channel: str) -> asyncio.Future[None]:
+        """Return a future that ends as soon as messages come, or never will."""
         if channel not in self._channels:
-            self._channels[channel] = asyncio.Event()
+            self._channels[channel] = asyncio.get_running_loop().create_future()
             if self._connection is not None:
                 await self._connection.send_command(self._verb, channel)
         return self._channels[channel]
@@ -80,7 +80,7 @@ class Listener:
         finally:
             self.failure = self.failure or exceptions.TimeoutError("no reply in time")
             for subscribed in self._channels.values():
-                subscribed.set()
+                subscribed.cancel()
             self._io.ring(b"")
             if self._connection is not None:
                 await self._io.disconnect(self._connection)
@@ -95,7 +95,7 @@ class Listener:
             self._channels.pop(channel, None)
             self._io.ring(b"")
         else:
-            self._channels[channel].set()
+            self._channels[channel].set_result(None)
 
 
 class Tasks:
@@ -157,12 +157,14 @@ class Tasks:
 
     async def pause(self, until: float, stop: Any, turn: asyncio.Event | None = None) -> None:
         """Wait until a time, or until it is the caller's turn."""
-        turns = asyncio.ensure_future((turn or asyncio.Event()).wait())
+        turn = turn or asyncio.Event()
         left = min(max(0.0, until - time.monotonic()), LONGEST_DELAY_SECONDS)
+        timer = asyncio.get_running_loop().call_later(left, turn.set)
         try:
-            await asyncio.wait([turns], timeout=left)
+            await turn.wait()
         finally:
-            turns.cancel()
+            timer.cancel()
+            turn.clear()
 
     async def done(self, work: Any) -> Any:
         return await work
@@ -263,14 +265,13 @@ class Tasks:
             verb = "SSUBSCRIBE" if servers.is_cluster else "SUBSCRIBE"
             listener = self._listeners[pool] = Listener(self, pool, verb)
         subscribed = await listener.subscribe(self.channel(servers, key))
-        if subscribed.is_set():
+        if subscribed.done():
             await self.pause(until, None, bell)
-            bell.clear()
             return
         # A message may have been missed, so the caller asks again at once.
-        patience = time.monotonic() + servers.attempt_seconds
-        await self.pause(min(until, patience), None, subscribed)
-        if not subscribed.is_set() and time.monotonic() >= patience:
+        left = until - time.monotonic()
+        await asyncio.wait([subscribed], timeout=min(max(0.0, left), servers.attempt_seconds))
+        if not subscribed.done() and left >= servers.attempt_seconds:
             listener.reading.cancel()
         # If the slot has moved, the next LOCK.QUEUE learns where it is.
         if listener.failure is not None and not isinstance(listener.failure, exceptions.AskError):
