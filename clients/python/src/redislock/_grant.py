@@ -122,7 +122,7 @@ class Hold:
         return is_held
 
     async def confirm(self, call: Call, until: float) -> bool:
-        """Have the grant acknowledged by replicas, and tied to a connection. Return True if held."""
+        """Have a grant acknowledged by replicas, or tied to a connection. Return True if held."""
         asked_at, is_held = time.monotonic(), False
         words = self.options.confirm(self.token, self._commands.command_timeout)
         call.ties = self.options.session
