@@ -26,6 +26,7 @@ SNIPPETS = [
         "README.md",
         "docs/clients.md",
         "docs/guides/no-client.md",
+        "docs/guides/single-flight.md",
         "docs/migrate/redis-py.md",
         "clients/python/README.md",
     )
