@@ -6,6 +6,7 @@ import io.github.redislock.spi.Command;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -17,8 +18,6 @@ final class Acquire {
   private static final long GRACE_NANOS = TimeUnit.MILLISECONDS.toNanos(100);
   /** The longest time without a sign that the server lives, while a call waits. */
   private static final long SIGN_OF_LIFE_NANOS = TimeUnit.SECONDS.toNanos(2);
-  /** The mark of a token that has no command on its way. */
-  private static final Duration SHORTEST_LEAVE = Duration.ofMillis(1);
 
   private final RedisLock lock;
   private final Recipe recipe;
@@ -28,12 +27,13 @@ final class Acquire {
   private final boolean isTry;
   private final long began = Clock.now();
   private final long until;
-  private final long grace;
-  /** The time that the server takes to wait for replicas. */
-  private final long replicasNanos;
+  /** The time at which a reply is too late. */
+  private final long end;
+  /** The time at which the latest command was sent. */
+  private long askedAt;
   /** True if the latest reply was "not now", and nothing failed since. */
   private boolean isRefused;
-  /** True if the server may have a place or a grant of this token. */
+  /** True if the server has a place or a grant of this token by its latest reply. */
   private boolean isKnown;
   /** True if the lock wasn't granted at once. */
   private boolean hasWaited;
@@ -47,8 +47,10 @@ final class Acquire {
     commands = lock.locks.commands;
     isTry = limit == 0;
     until = Clock.after(began, isTry ? commands.timeoutNanos : limit);
-    replicasNanos = recipe.options().replicas == 0 ? 0 : commands.timeoutNanos;
-    grace = GRACE_NANOS + replicasNanos;
+    // A grant without enough replicas is refused, and stays at the server.
+    isKnown = recipe.options().replicas > 0;
+    long grace = isTry ? 0 : GRACE_NANOS;
+    end = Clock.after(until, isKnown ? GRACE_NANOS + commands.timeoutNanos : grace);
   }
 
   boolean hasWaited() {
@@ -70,119 +72,100 @@ final class Acquire {
   }
 
   private @Nullable Grant inCrowd(Crowd crowd) throws InterruptedException {
-    if (!crowd.enter(call, until)) {
+    if (!call.await(crowd.asking, until)) {
       hasWaited = true;
       // The acquires that ask hear from the server at each sign of life, and note failures.
-      long longest = SIGN_OF_LIFE_NANOS + commands.timeoutNanos;
-      if (crowd.hasReplyAfter(began - longest)) return null;
+      if (crowd.repliedAt >= began - SIGN_OF_LIFE_NANOS - commands.timeoutNanos) return null;
       String text = "no reply from the server to the acquires before this one";
       throw new UnavailableException(text, null, true, "");
     }
     try {
       return asked(crowd);
     } finally {
-      crowd.leave();
+      crowd.asking.release();
     }
   }
 
   private @Nullable Grant asked(Crowd crowd) throws InterruptedException {
-    boolean isTold = false;
+    Consumer<UnavailableException> told = commands::report;
     Grant granted = null;
     try {
       Grant grant = untilGranted(crowd);
-      if (grant != null) grant.tie(call, Clock.after(until, grace));
+      if (grant != null) grant.tie(call, end);
       granted = grant;
       return grant;
     } catch (UnavailableException outage) {
-      isTold = true;
+      // The caller hears of it.
+      told = fault -> {};
       throw outage;
     } finally {
-      if (granted == null) leave(isTold);
+      if (granted == null) leave(told);
     }
   }
 
   private @Nullable Grant untilGranted(Crowd crowd) throws InterruptedException {
-    long pause = Commands.FIRST_PAUSE_NANOS;
-    UnavailableException cause = null;
+    Consumer<UnavailableException> told = until == Clock.NEVER ? commands::report : fault -> {};
     while (true) {
-      if (isRefused && Clock.now() >= until) return null;
-      long askedAt = Clock.now();
-      Object reply;
-      try {
-        reply = ask(askedAt);
-      } catch (UnavailableException fault) {
-        if (Clock.now() >= until && fault.isLate && isRefused) return null;
-        isRefused = false;
-        hasWaited = true;
-        // The end of a limit says nothing about the server.
-        if (Clock.now() < until || !fault.isLate) crowd.failed();
-        if (until == Clock.NEVER) commands.report(fault);
-        // A last try that had little time says nothing about the cause.
-        if (cause == null || until - askedAt > Commands.FIRST_PAUSE_NANOS) cause = fault;
-        commands.pause(call, pause, until, cause);
-        pause = Commands.next(pause);
-        continue;
-      }
-      pause = Commands.FIRST_PAUSE_NANOS;
-      cause = null;
-      crowd.replied();
+      Object reply = commands.retry(call, until, told, at -> ask(crowd));
       if (reply instanceof List<?> granted) {
         boolean isInTime = Clock.now() - askedAt <= recipe.firstLeaseNanos() / 3;
-        if (isInTime) return grant(granted, askedAt);
         // The grant may be over. If it isn't, the server sets its lease anew.
-        continue;
+        if (isInTime) return grant(granted);
+      } else if (isTry || Clock.now() >= until) {
+        return null;
       }
-      isRefused = true;
-      if (isTry) return null;
-      hasWaited = true;
     }
   }
 
-  /** Asks once. Notes whether the server may know this token afterwards. */
-  private @Nullable Object ask(long askedAt) throws InterruptedException {
-    boolean wasKnown = isKnown;
-    int unanswered = call.unanswered();
+  /** Asks once. Returns null for "not now", also if that was the last reply before the limit. */
+  private @Nullable Object ask(Crowd crowd) throws InterruptedException {
+    try {
+      Object reply = reply();
+      crowd.repliedAt = Clock.now();
+      isRefused = !(reply instanceof List);
+      hasWaited |= isRefused && !isTry;
+      return reply;
+    } catch (UnavailableException fault) {
+      boolean isOver = fault.isLate && Clock.now() >= until;
+      if (isOver && isRefused) return null;
+      isRefused = false;
+      hasWaited = true;
+      // The end of a limit says nothing about the server.
+      if (!isOver) crowd.repliedAt = Crowd.NEVER;
+      throw fault;
+    }
+  }
+
+  private @Nullable Object reply() throws InterruptedException {
+    askedAt = Clock.now();
     long left = until - askedAt;
-    boolean isFirst = isTry || !hasWaited;
     long block = Math.min(Math.min(SIGN_OF_LIFE_NANOS, recipe.firstLeaseNanos() / 3), left);
+    boolean isFirst = isTry || !hasWaited;
     Command command = isFirst
         ? recipe.acquire(token, commands.timeoutNanos)
         : recipe.waitFor(token, block, left, commands.timeoutNanos);
-    boolean keepsPlace = !isFirst && block < left;
     long by = Clock.after(askedAt, commands.attemptNanos + command.blockNanos());
-    long end = isTry && replicasNanos == 0 ? until : Clock.after(until, grace);
-    isKnown = true;
-    try {
-      Object reply = commands.ask(command, call, token, Math.min(by, end));
-      // A command before may be executed after this one.
-      isKnown = reply instanceof List || keepsPlace || call.unanswered() > 0;
-      return reply;
-    } catch (LockException error) {
-      boolean isAnswered = call.unanswered() == unanswered;
-      if (isAnswered && !(error instanceof NotReplicatedException)) isKnown = wasKnown;
-      throw error;
-    }
+    Object reply = commands.ask(command, call, token, Math.min(by, end));
+    isKnown = reply instanceof List || !isFirst && block < left;
+    return reply;
   }
 
-  private Grant grant(List<?> reply, long askedAt) {
-    Grant grant = new Grant(lock, token, (Long) reply.get(1));
-    if (call.unanswered() > 0) grant.unclear();
-    grant.prolong(recipe.options().firstLease(), askedAt);
+  private Grant grant(List<?> reply) {
+    boolean isUnclear = call.unanswered() > 0;
+    Grant grant = new Grant(lock, token, (Long) reply.get(1), askedAt, isUnclear);
+    grant.prolong(recipe.options().firstLeaseMs(), askedAt);
     return grant;
   }
 
   /** Ends what the server may have of this token, in the background. */
-  private void leave(boolean isTold) {
-    if (!isKnown) return;
-    Duration longest = recipe.options().longestTrace();
+  private void leave(Consumer<UnavailableException> told) {
     boolean isUnclear = call.unanswered() > 0;
-    Command command = recipe.leave(token, isUnclear ? longest : SHORTEST_LEAVE);
-    long end = Clock.after(Clock.now(), Clock.nanosOf(longest));
-    commands.goOn(cleanup -> {
-      Commands.Attempt<Boolean> once = at -> commands.ask(command, cleanup, token, at) != null;
-      return isTold
-          ? commands.retry(cleanup, end, once)
-          : commands.retryInBackground(cleanup, end, once);
-    });
+    if (!isKnown && !isUnclear) return;
+    long longest = recipe.longestTraceMs();
+    // The shortest LEAVE is enough for a token that has no command on its way.
+    Command command = recipe.leave(token, isUnclear ? longest : 1);
+    long over = Clock.after(Clock.now(), TimeUnit.MILLISECONDS.toNanos(longest));
+    commands.goOn(cleanup -> commands.retry(cleanup, over, told,
+        at -> commands.ask(command, cleanup, token, at) != null), () -> {});
   }
 }

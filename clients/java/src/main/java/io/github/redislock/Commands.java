@@ -7,18 +7,18 @@ import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spi.OutageException;
 import io.github.redislock.spi.ServerError;
-import java.time.Duration;
+import java.lang.System.Logger.Level;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Locale;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /** Commands, sent by a link, and sent again after an outage. */
 final class Commands {
-  static final long FIRST_PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(50);
+  private static final long FIRST_PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(50);
   private static final long LONGEST_PAUSE_NANOS = TimeUnit.SECONDS.toNanos(1);
   private static final Set<String> OUTAGES = Set.of(
       "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "BUSY");
@@ -38,11 +38,16 @@ final class Commands {
     T run(long until) throws InterruptedException;
   }
 
-  Commands(Link link, Duration timeout, LockObserver observer) {
+  Commands(Link link, long timeoutMs, LockObserver observer) {
     this.link = link;
     this.observer = observer;
-    timeoutNanos = Clock.nanosOf(timeout);
+    timeoutNanos = TimeUnit.MILLISECONDS.toNanos(timeoutMs);
     attemptNanos = Math.max(Math.min(timeoutNanos, TimeUnit.SECONDS.toNanos(1)), timeoutNanos / 3);
+  }
+
+  /** Returns the time at which a call ends that begins now and doesn't wait for a lock. */
+  long timeout() {
+    return Clock.after(Clock.now(), timeoutNanos);
   }
 
   boolean isClosed() {
@@ -60,36 +65,25 @@ final class Commands {
    */
   @Nullable Object ask(Command command, Call call, String token, long until)
       throws InterruptedException {
-    long began = Clock.now();
     try {
       Object reply = link.send(command, call, until);
       down.remove(call.server());
       return reply;
     } catch (OutageException outage) {
-      throw unavailable(outage, call.server(), until - began);
+      throw unavailable(outage.getMessage(), outage, outage.isLate(), call);
     } catch (ServerError reply) {
-      String text = String.valueOf(reply.getMessage());
+      String text = reply.getMessage();
       if (!token.isEmpty()) text = text.replace(token, "<token>");
-      if (!isOutage(reply.code(), text)) throw refusal(reply.code(), text);
-      throw new UnavailableException(in(call.server()) + text, null, false, call.server());
+      if (isOutage(reply.code(), text)) throw unavailable(text, null, false, call);
+      throw refusal(reply.code(), text);
     }
   }
 
-  private UnavailableException unavailable(OutageException outage, String server, long nanos) {
-    if (isClosed) return closed();
-    double seconds = Math.max(nanos, 0) / 1e9;
-    String text = outage.isLate()
-        ? String.format(Locale.ROOT, "no reply%s within %.2g s", of(server), seconds)
-        : in(server) + outage.getMessage();
-    return new UnavailableException(text, outage, outage.isLate(), server);
-  }
-
-  private static String in(String server) {
-    return server.isEmpty() ? "no server could serve the lock: " : server + ": ";
-  }
-
-  private static String of(String server) {
-    return server.isEmpty() ? "" : " from " + server;
+  private UnavailableException unavailable(
+      String text, @Nullable Throwable cause, boolean isLate, Call call) {
+    if (isClosed) return new UnavailableException("these locks are closed", cause, false, "");
+    String server = call.server().isEmpty() ? "no server could serve the lock" : call.server();
+    return new UnavailableException(server + ": " + text, cause, isLate, call.server());
   }
 
   private static boolean isOutage(String code, String text) {
@@ -112,81 +106,56 @@ final class Commands {
     };
   }
 
-  private static UnavailableException closed() {
-    return new UnavailableException("these locks are closed", null, false, "");
-  }
-
   /** Repeats an action after outages, until it succeeds or the time is over. */
   <T> T retry(Call call, long until, Attempt<T> attempt) throws InterruptedException {
-    return retry(call, until, attempt, fault -> {});
+    return retry(call, until, fault -> {}, attempt);
   }
 
-  /** Repeats an action of which no caller hears. */
-  <T> T retryInBackground(Call call, long until, Attempt<T> attempt) throws InterruptedException {
-    return retry(call, until, attempt, this::report);
-  }
-
-  private interface Told {
-    void of(UnavailableException fault);
-  }
-
-  private <T> T retry(Call call, long until, Attempt<T> attempt, Told told)
+  /** Repeats an action, and tells of each outage. */
+  <T> T retry(Call call, long until, Consumer<UnavailableException> told, Attempt<T> attempt)
       throws InterruptedException {
-    UnavailableException fault = null;
-    for (long pause = FIRST_PAUSE_NANOS; ; pause = next(pause)) {
-      long began = Clock.now();
+    for (long pause = FIRST_PAUSE_NANOS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_NANOS)) {
       try {
-        return attempt.run(Math.min(until, Clock.after(began, attemptNanos)));
-      } catch (UnavailableException error) {
-        // A last try that had little time says nothing about the cause.
-        if (fault == null || until - began > FIRST_PAUSE_NANOS) fault = error;
+        return attempt.run(Math.min(until, Clock.after(Clock.now(), attemptNanos)));
+      } catch (UnavailableException fault) {
+        told.accept(fault);
+        long now = Clock.now();
+        // The last attempt comes shortly before the end.
+        long beforeLast = until - now - FIRST_PAUSE_NANOS;
+        long next = beforeLast > 0 ? Clock.after(now, Math.min(pause, beforeLast)) : until;
+        if (!isClosed) call.sleep(next);
+        if (isClosed || Clock.now() >= until) throw fault;
       }
-      told.of(fault);
-      pause(call, pause, until, fault);
     }
-  }
-
-  /** Returns the pause after a pause. */
-  static long next(long pause) {
-    return Math.min(2 * pause, LONGEST_PAUSE_NANOS);
-  }
-
-  /** Pauses before the next try. Throws the fault if there is no time for one. */
-  void pause(Call call, long nanos, long until, UnavailableException fault)
-      throws InterruptedException {
-    long now = Clock.now();
-    long left = until - now;
-    if (left <= 0 || isClosed) throw fault;
-    long beforeLast = left - FIRST_PAUSE_NANOS;
-    call.sleep(Clock.after(now, Math.min(nanos, beforeLast > 0 ? beforeLast : left)));
   }
 
   /** Returns the replies to a command about each key, within the command timeout. */
   List<@Nullable Object> ofEachKey(Recipe recipe, String verb, String token, Object... words) {
-    return Call.uninterruptibly(call -> {
-      long until = Clock.after(Clock.now(), timeoutNanos);
-      return retry(call, until, end -> {
-        List<@Nullable Object> replies = new ArrayList<>();
-        for (byte[] key : recipe.keys()) {
-          replies.add(ask(Command.of(verb, List.of(key), words), call, token, end));
-        }
-        return replies;
-      });
-    });
+    return Call.uninterruptibly(call -> retry(call, timeout(), end -> {
+      List<@Nullable Object> replies = new ArrayList<>();
+      for (byte[] key : recipe.keys()) {
+        Command command = Command.of(verb, List.of(key), List.of(words), 0);
+        replies.add(ask(command, call, token, end));
+      }
+      return replies;
+    }));
   }
 
-  /** Executes work in the background. If it fails, the server ends a lock with its lease. */
-  void goOn(Call.Steps<?> work) {
+  /** Executes work in the background, and then what ends it. The lock may end with its lease. */
+  void goOn(Call.Steps<?> work, Runnable end) {
     try {
-      Background.run(() -> {
+      Background.THREADS.execute(() -> {
         try {
           Call.uninterruptibly(work);
         } catch (RuntimeException | LinkageError error) {
           // The observer has heard of an outage, and the caller of a missing class.
+        } finally {
+          end.run();
         }
       });
     } catch (OutOfMemoryError noThread) {
-      Events.LOG.log(System.Logger.Level.WARNING, "a lock ends with its lease", noThread);
+      Events.LOG.log(Level.WARNING, "a lock ends with its lease", noThread);
+      end.run();
     }
   }
 

@@ -1,7 +1,5 @@
 package io.github.redislock;
 
-import io.github.redislock.spi.Call;
-import io.github.redislock.spi.Clock;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -14,14 +12,17 @@ import java.util.concurrent.Semaphore;
  * 32 of a key asked, and 2,589 times when 4 did.
  */
 final class Crowd {
+  /** The time of a reply that never came. */
+  static final long NEVER = Long.MIN_VALUE;
   /** The most acquires of a process that wait for the same keys at the server. */
   private static final int MOST_ASKING = 4;
 
-  private final Semaphore asking = new Semaphore(MOST_ASKING, true);
+  /** The permits to ask the server, in order. */
+  final Semaphore asking = new Semaphore(MOST_ASKING, true);
+  /** The time of the latest reply to a member, if none failed since. */
+  volatile long repliedAt = NEVER;
   /** The acquires that have joined, which those who join and part count. */
   private int members;
-  /** The time of the latest reply to a member, if none failed since. */
-  private volatile long repliedAt = Long.MIN_VALUE;
 
   /** The crowds of all keys. A crowd goes with its last member. */
   static final class All {
@@ -38,27 +39,5 @@ final class Crowd {
     void part(List<String> keys) {
       crowds.computeIfPresent(keys, (same, crowd) -> --crowd.members == 0 ? null : crowd);
     }
-  }
-
-  /** Waits, in order, until few ask the server. Returns false if the time is over first. */
-  boolean enter(Call call, long until) throws InterruptedException {
-    return call.await(asking, until);
-  }
-
-  /** Lets the next one ask. */
-  void leave() {
-    asking.release();
-  }
-
-  void replied() {
-    repliedAt = Clock.now();
-  }
-
-  void failed() {
-    repliedAt = Long.MIN_VALUE;
-  }
-
-  boolean hasReplyAfter(long time) {
-    return repliedAt >= time;
   }
 }

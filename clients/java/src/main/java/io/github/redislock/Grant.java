@@ -4,13 +4,13 @@ import io.github.redislock.spi.Background;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.Tie;
+import io.github.redislock.spi.Session;
 import java.lang.System.Logger.Level;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.List;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;
 
@@ -19,9 +19,6 @@ import org.jspecify.annotations.Nullable;
  * those of the {@link Clock}.
  */
 final class Grant {
-  /** The least time by which a renewal must move the deadline. */
-  private static final long LEAST_NANOS = TimeUnit.MILLISECONDS.toNanos(2);
-
   private enum State {
     HELD,
     LOST,
@@ -36,35 +33,40 @@ final class Grant {
   private final Locks locks;
   private final Commands commands;
   private final AtomicReference<State> state = new AtomicReference<>(State.HELD);
-  private final @Nullable Tie tie;
+  private final @Nullable Session session;
   /** True if a command that asked for this grant may still arrive. */
   private volatile boolean isUnclear;
   /** The time until which the server keeps a lock with a least hold. */
-  private final long staysUntil;
-  /** The time of the request, or -1 before the first lease. */
-  private long grantedAt = -1;
+  final long staysUntil;
+  /** The deadline of the last renewal. */
+  private final long longestUntil;
   private volatile long deadline = -1;
   private volatile long renewAt = Clock.NEVER;
-  private volatile Duration lease;
-  /** True while a renewal runs: one at a time, because each may move the tie. */
-  private final AtomicBoolean isRenewing = new AtomicBoolean();
+  private volatile long leaseMs;
+  /** The next look after the grant, or null before the first. */
+  private @Nullable Future<?> look;
+  /** True while a renewal runs: a session has one connection. */
+  private volatile boolean isRenewing;
   /** True if the observer knows that a renewal was refused. */
-  private volatile boolean isRefused;
+  private boolean isRefused;
   /** The thread whose end drops the grant, or null. */
-  private volatile @Nullable Thread owner;
+  volatile @Nullable Thread owner;
   /** The hold of the program, or null before the program has one. */
   private volatile @Nullable WeakReference<Hold> hold;
 
-  Grant(RedisLock lock, String token, long fence) {
+  Grant(RedisLock lock, String token, long fence, long askedAt, boolean isUnclear) {
     this.lock = lock;
     this.token = token;
     this.fence = fence;
+    this.isUnclear = isUnclear;
     locks = lock.locks;
     commands = locks.commands;
     recipe = lock.recipe;
-    lease = recipe.options().lease;
-    staysUntil = Clock.after(Clock.now(), Clock.nanosOf(recipe.options().leastHold));
-    tie = recipe.options().session ? new Tie(Clock.nanosOf(lease)) : null;
+    LockOptions options = recipe.options();
+    leaseMs = options.leaseMs;
+    staysUntil = Clock.after(Clock.now(), TimeUnit.MILLISECONDS.toNanos(options.leastHoldMs));
+    longestUntil = Clock.after(askedAt, TimeUnit.MILLISECONDS.toNanos(options.longestMs()));
+    session = options.session ? new Session() : null;
   }
 
   Recipe recipe() {
@@ -84,22 +86,12 @@ final class Grant {
   }
 
   boolean isLost() {
-    return state.get() == State.LOST || state.get() == State.HELD && Clock.now() >= deadline;
+    return !isReleased() && !isHeld();
   }
 
   /** Returns the time until the loss if the lease isn't renewed; 0 if the grant ended. */
   long leftNanos() {
     return isEnded() ? 0 : Math.max(deadline - Clock.now(), 0);
-  }
-
-  /** Notes that a command that asked for this grant may still arrive. */
-  void unclear() {
-    isUnclear = true;
-  }
-
-  /** Sets the thread whose end drops the grant. */
-  void ownedBy(Thread thread) {
-    owner = thread;
   }
 
   /** Sets the hold of the program, which hears of a loss. */
@@ -110,116 +102,122 @@ final class Grant {
   // --- the lease ---------------------------------------------------------------------------------
 
   /** Moves the deadline. The server counts the lease from the request or later. */
-  synchronized void prolong(Duration granted, long askedAt) {
-    if (grantedAt < 0) grantedAt = askedAt;
-    long nanos = Clock.nanosOf(granted);
+  synchronized void prolong(long grantedMs, long askedAt) {
+    long nanos = TimeUnit.MILLISECONDS.toNanos(grantedMs);
     deadline = Math.max(deadline, Clock.after(askedAt, nanos) - recipe.marginNanos());
-    boolean isLast = deadline >= longestDeadline() - LEAST_NANOS;
-    boolean isRenewed = recipe.options().renewed && !isLast;
     // A late command of the acquire sets its own lease, which may be shorter.
     long every = isUnclear ? Math.min(nanos, recipe.firstLeaseNanos()) / 3 : nanos / 3;
+    boolean isRenewed = recipe.options().renewed && deadline < longestUntil;
     renewAt = isRenewed ? Clock.after(askedAt, every) : Clock.NEVER;
   }
 
-  private long longestDeadline() {
-    return Clock.after(Math.max(grantedAt, 0), Clock.nanosOf(recipe.options().longest()));
+  /** Looks after the grant from now on, until it ends. */
+  synchronized void keep() {
+    if (isEnded()) return;
+    locks.held.add(this);
+    if (look != null) look.cancel(false);
+    long left = Math.min(renewAt, deadline) - Clock.now();
+    look = Background.TIMER.schedule(this::look, left, TimeUnit.NANOSECONDS);
   }
 
-  /** Returns when the keeper must look at this grant. */
-  long due() {
-    return Math.min(renewAt, deadline);
-  }
-
-  /** Repeats a renewal that failed. Returns when the keeper must look again. */
-  long postpone(long now) {
-    renewAt = Clock.after(now, Clock.nanosOf(lease) / 10);
-    return due();
-  }
-
-  /** Renews the grant, or tells of its loss, if that is due. Returns when to look again. */
-  long lookAfter(long now) {
+  /** Renews the grant, or tells of its loss, if that is due. */
+  private void look() {
+    if (commands.isClosed()) return;
     Thread thread = owner;
+    long now = Clock.now();
     if (now >= deadline) {
       lose();
-      return Clock.NEVER;
-    }
-    if (now < renewAt) return due();
-    renewAt = Clock.NEVER;
-    if (thread != null && !thread.isAlive()) {
+    } else if (now >= renewAt && thread != null && !thread.isAlive()) {
       drop();
-      return Clock.NEVER;
+    } else {
+      if (now >= renewAt) startRenewal();
+      keep();
     }
-    if (isRenewing.compareAndSet(false, true)) startRenewal();
-    return due();
   }
 
   private void startRenewal() {
-    boolean isStarted = false;
+    renewAt = Clock.NEVER;
+    if (isRenewing) return;
+    isRenewing = true;
     try {
-      Background.run(this::renew);
-      isStarted = true;
-    } finally {
-      if (!isStarted) isRenewing.set(false);
+      Background.THREADS.execute(this::renew);
+    } catch (OutOfMemoryError noThread) {
+      isRenewing = false;
+      postpone();
     }
   }
 
   private void renew() {
-    long longest = longestDeadline() - Clock.now() + recipe.marginNanos();
-    Duration whole = Duration.ofNanos(Math.max(longest, 0)).plusNanos(999_999);
-    Duration next = lease.compareTo(whole) < 0 ? lease : Duration.ofMillis(whole.toMillis());
+    long mostMs = (longestUntil - Clock.now() + recipe.marginNanos()) / 1_000_000 + 1;
+    long nextMs = Math.max(Math.min(leaseMs, mostMs), 1);
     try {
-      Call.uninterruptibly(tie, call -> commands.retryInBackground(
-          call, deadline, end -> extendOnce(call, next, end)));
+      Call.uninterruptibly(call -> {
+        call.use(session);
+        return commands.retry(
+            call, deadline, commands::report, end -> extendOnce(call, nextMs, end));
+      });
       isRefused = false;
+    } catch (UnavailableException told) {
+      postpone();
     } catch (RuntimeException | Error error) {
-      if (error instanceof LockException refusal) tellRefused(refusal);
-      else Events.LOG.log(Level.WARNING, "a renewal failed, and is repeated soon", error);
-      postpone(Clock.now());
+      if (!isRefused) tell("the server refused a renewal: ", error);
+      isRefused = true;
+      postpone();
     } finally {
-      isRenewing.set(false);
+      isRenewing = false;
     }
-    locks.keeper.hold(this);
+    keep();
   }
 
-  private void tellRefused(LockException refusal) {
-    if (isRefused || isLost() || refusal instanceof UnavailableException) return;
-    isRefused = true;
-    String text = "the server refused a renewal: " + refusal.getMessage();
-    UnavailableException told = new UnavailableException(text, refusal, false, "");
-    Events.tell(() -> commands.observer.unavailable(told));
+  /** Repeats a renewal that failed. */
+  private void postpone() {
+    renewAt = Clock.after(Clock.now(), TimeUnit.MILLISECONDS.toNanos(leaseMs) / 10);
   }
 
-  private boolean extendOnce(Call call, Duration next, long end) throws InterruptedException {
+  private boolean extendOnce(Call call, long nextMs, long end) throws InterruptedException {
     // A renewal that is repeated after the release would undo its least hold.
     if (isEnded()) return false;
     long askedAt = Clock.now();
-    Command command = recipe.extend(token, next, call.tie() != null);
-    if (!isOfAllKeys(commands.ask(command, call, token, end))) {
+    if (!isOfAllKeys(extended(call, nextMs, end))) {
       // The keys that aren't lost stay until the release, because the body may still run.
       lose();
       return false;
     }
-    prolong(next, askedAt);
-    if (call.tie() != null) call.tie().moved(askedAt);
+    prolong(nextMs, askedAt);
     return !isEnded();
+  }
+
+  /** Returns the reply to an extension, or null if the connection of the session has failed. */
+  private @Nullable Object extended(Call call, long nextMs, long end) throws InterruptedException {
+    Session own = call.session();
+    if (own == null) return commands.ask(recipe.extend(token, nextMs), call, token, end);
+    try {
+      // A late reply is waited for, because no other connection has the lock.
+      long until = Math.max(end, deadline);
+      return commands.ask(recipe.tie(token, nextMs), call, token, until);
+    } catch (UnavailableException outage) {
+      if (own.isClosed()) return null;
+      throw outage;
+    }
   }
 
   private boolean isOfAllKeys(@Nullable Object count) {
     return Long.valueOf(recipe.keys().size()).equals(count);
   }
 
-  /** Ties the grant to a connection, which stays out of its pool from now on. */
+  /** Ties the grant to a connection, if it is a session. */
   void tie(Call call, long until) throws InterruptedException {
-    if (tie == null) return;
-    Call tied = call.on(tie);
-    long end = Math.min(until, Clock.after(Clock.now(), commands.timeoutNanos));
+    if (session == null) return;
+    call.use(session);
+    long end = Math.min(until, commands.timeout());
+    long firstMs = recipe.options().firstLeaseMs();
     boolean isHeld = false;
     try {
-      isHeld = commands.retry(tied, end, at -> extendOnce(tied, recipe.options().firstLease(), at));
+      isHeld = commands.retry(call, end, at -> extendOnce(call, firstMs, at));
     } finally {
       if (!isHeld) {
         end(State.LEFT);
-        tie.cut();
+        session.close();
       }
     }
     if (!isHeld) throw new LockLostException("lost before it was tied to a connection: " + name());
@@ -227,36 +225,34 @@ final class Grant {
 
   /** Sets the lease. Returns false if the lock was lost. */
   boolean extend(Duration asked) {
-    Duration next = LockOptions.time("lease", asked, Duration.ofMillis(1));
-    boolean isLong = next.compareTo(recipe.options().marginOrDefault()) > 0;
+    long nextMs = LockOptions.time("lease", asked, 1);
+    boolean isLong = nextMs > recipe.options().marginOrDefaultMs();
     LockOptions.check("lease", isLong, "greater than the margin");
-    checkNotReleased();
-    if (isLost() || !takeOver(next)) return false;
-    locks.keeper.hold(this);
+    if (isReleased()) throw notHeld();
+    if (isLost() || !takeOver(nextMs)) return false;
+    keep();
     return true;
   }
 
   /** Sets the lease, also of a grant that another process acquired. */
-  boolean takeOver(Duration next) {
+  boolean takeOver(long nextMs) {
     return Call.uninterruptibly(call -> {
-      long end = Clock.after(Clock.now(), commands.timeoutNanos);
-      boolean isHeld = commands.retry(call, end, at -> extendOnce(call, next, at));
-      if (isHeld) lease = next;
+      boolean isHeld =
+          commands.retry(call, commands.timeout(), end -> extendOnce(call, nextMs, end));
+      if (isHeld) leaseMs = nextMs;
       return isHeld;
     });
   }
 
   /** Makes the grant shared, for a thread that reads on after it wrote. False after a loss. */
   boolean share(LockOptions shared) {
-    Recipe next = recipe.with(shared);
+    Recipe next = new Recipe(recipe.names(), recipe.keys(), shared);
     try {
-      return Call.uninterruptibly(call -> {
-        long end = Clock.after(Clock.now(), commands.timeoutNanos);
-        return commands.retry(call, end, at -> shareOnce(call, next, at));
-      });
-    } catch (RuntimeException error) {
-      unclear();
-      commands.goOn(call -> release());
+      return Call.uninterruptibly(call ->
+          commands.retry(call, commands.timeout(), end -> shareOnce(call, next, end)));
+    } catch (RuntimeException | Error error) {
+      isUnclear = true;
+      commands.goOn(call -> release(), () -> {});
       throw error;
     }
   }
@@ -265,15 +261,15 @@ final class Grant {
     if (!isHeld()) return false;
     long askedAt = Clock.now();
     Object reply = commands.ask(next.share(token), call, token, end);
-    if (call.unanswered() > 0) unclear();
+    isUnclear |= call.unanswered() > 0;
     boolean isSame = reply instanceof List<?> granted && granted.get(1).equals(fence);
     if (isSame && isHeld()) {
       recipe = next;
-      prolong(next.options().firstLease(), askedAt);
+      prolong(next.options().firstLeaseMs(), askedAt);
       return true;
     }
     // The server may have granted the lock anew.
-    if (lose()) commands.goOn(rest -> leave(rest, Clock.NEVER, Clock.now(), null));
+    if (lose()) leaveInBackground(staysUntil);
     return false;
   }
 
@@ -282,7 +278,10 @@ final class Grant {
   /** Returns false if the grant ended before. */
   private boolean end(State end) {
     if (!state.compareAndSet(State.HELD, end)) return false;
-    locks.keeper.drop(this);
+    synchronized (this) {
+      locks.held.remove(this);
+      if (look != null) look.cancel(false);
+    }
     return true;
   }
 
@@ -290,14 +289,8 @@ final class Grant {
   private boolean lose() {
     if (!end(State.LOST)) return false;
     tellLost();
-    if (tie != null) {
-      // Its close releases the lock, so the connections stay open for a margin.
-      commands.goOn(call -> {
-        call.sleep(Clock.after(Clock.now(), recipe.marginNanos()));
-        tie.cut();
-        return null;
-      });
-    }
+    // The close of a session releases the lock, so its connection stays open for a margin.
+    Background.TIMER.schedule(this::close, recipe.marginNanos(), TimeUnit.NANOSECONDS);
     return true;
   }
 
@@ -306,16 +299,12 @@ final class Grant {
     if (known == null) return;
     Hold program = known.get();
     Hold told = program == null ? new Hold(this) : program;
-    Runnable tells = () -> {
+    commands.goOn(call -> {
       Events.tell(() -> commands.observer.lost(told));
       var onLost = recipe.options().onLost;
       if (onLost != null) Events.tell(() -> onLost.accept(told));
-    };
-    try {
-      Background.run(tells);
-    } catch (OutOfMemoryError noThread) {
-      tells.run();
-    }
+      return null;
+    }, () -> {});
   }
 
   /** Releases the grant of a program that dropped it, which is a loss. */
@@ -323,108 +312,89 @@ final class Grant {
     if (!end(State.LEFT) || commands.isClosed()) return;
     Events.LOG.log(Level.WARNING, "a hold of " + name() + " was dropped without a release");
     tellLost();
-    commands.goOn(call -> leave(call, Clock.NEVER, Clock.now(), null));
+    leaveInBackground(staysUntil);
   }
 
   /** Leaves the grant to another process. */
   void detach() {
-    if (tie != null) throw new IllegalStateException("a session ends with its connection");
+    if (session != null) throw new IllegalStateException("a session ends with its connection");
     if (!end(State.LEFT)) throw notHeld();
   }
 
-  /** Ends the ties of a grant when its locks are closed. */
-  void abandon() {
-    cutTie();
-  }
-
   boolean release() {
-    return release(Clock.after(Clock.now(), commands.timeoutNanos), null);
+    return release(commands.timeout(), staysUntil);
   }
 
   /** Releases the lock, which the server keeps for a time. */
   boolean releaseIn(Duration rest) {
-    return release(Clock.after(Clock.now(), commands.timeoutNanos), rest);
-  }
-
-  /** Tells the observer of a release that failed, which no caller hears of. */
-  void tellUnreleased(LockException failure) {
-    UnavailableException outage = failure instanceof UnavailableException unavailable
-        ? unavailable
-        : new UnavailableException("the server refused a release: " + failure.getMessage(),
-            failure, false, "");
-    Events.tell(() -> commands.observer.unavailable(outage));
+    return release(commands.timeout(), Clock.after(Clock.now(), rest.toNanos()));
   }
 
   /**
    * Releases the lock until a time. Later the release goes on without a caller.
    *
-   * @param rest how long the server keeps the lock, or null for the rest of the least hold
+   * @param stays the time until which the server keeps the lock
    * @return true if the grant still held
    */
-  boolean release(long until, @Nullable Duration rest) {
-    long now = Clock.now();
+  boolean release(long until, long stays) {
     boolean wasLost = isLost();
     if (!end(State.LEFT)) {
       if (!state.compareAndSet(State.LOST, State.LEFT)) throw notHeld();
       wasLost = true;
     }
     try {
-      return Call.uninterruptibly(call -> leave(call, until, now, rest)) && !wasLost;
+      boolean isHeld = Call.uninterruptibly(call ->
+          commands.retry(call, until, end -> leaveOnce(call, stays, end)));
+      close();
+      return isHeld && !wasLost;
     } catch (UnavailableException outage) {
-      commands.goOn(call -> leave(call, Clock.NEVER, now, rest));
+      leaveInBackground(stays);
       if (wasLost) return false;
       throw outage;
     } catch (RuntimeException | Error error) {
-      cutTie();
+      close();
       if (wasLost && error instanceof LockException) return false;
       throw error;
     }
   }
 
-  /** Sends the release until a server has replied, or the time or the lease is over. */
-  private boolean leave(Call call, long until, long now, @Nullable Duration rest)
-      throws InterruptedException {
-    boolean isInBackground = until == Clock.NEVER;
-    long leaseEnd = Clock.after(Math.max(deadline, now), recipe.marginNanos());
-    Commands.Attempt<Boolean> once = end -> {
-      Object count = commands.ask(lastCommand(now, rest), call, token, end);
-      // If a reply was lost, the command before may have released the lock.
-      return isOfAllKeys(count) || call.unanswered() > 0 && Clock.now() < deadline;
-    };
-    try {
-      boolean isHeld = isInBackground
-          ? commands.retryInBackground(call, leaseEnd, once)
-          : commands.retry(call, until, once);
-      if (tie != null) tie.close();
-      return isHeld;
-    } finally {
-      if (isInBackground) cutTie();
-    }
+  /** Sends the release until a server has replied, or the lease is over. */
+  private void leaveInBackground(long stays) {
+    long over = Clock.after(Math.max(deadline, Clock.now()), recipe.marginNanos());
+    commands.goOn(call -> commands.retry(
+        call, over, commands::report, end -> leaveOnce(call, stays, end)), this::close);
   }
 
-  private void cutTie() {
-    if (tie != null) tie.cut();
+  private boolean leaveOnce(Call call, long stays, long end) throws InterruptedException {
+    Object count = commands.ask(lastCommand(stays), call, token, end);
+    // If a reply was lost, the command before may have released the lock.
+    return isOfAllKeys(count) || call.unanswered() > 0 && Clock.now() < deadline;
   }
 
-  private Command lastCommand(long releasedAt, @Nullable Duration rest) {
-    LockOptions options = recipe.options();
-    long end = rest == null
-        ? staysUntil
-        : Clock.after(releasedAt, Clock.nanosOf(rest));
-    long left = end - Clock.now();
+  private Command lastCommand(long stays) {
+    long left = stays - Clock.now();
     if (left > 0) return recipe.releaseAfter(token, left);
     // A late command has the lease of the acquire, which an extend may have made shorter.
-    return isUnclear ? recipe.leave(token, options.longestTrace()) : recipe.release(token);
+    return isUnclear ? recipe.leave(token, recipe.longestTraceMs()) : recipe.release(token);
+  }
+
+  /** Closes the connection of a session. */
+  private void close() {
+    if (session != null) session.close();
+  }
+
+  /** Tells the observer of a failure that no caller hears of. */
+  void tell(String text, Throwable failure) {
+    UnavailableException told = failure instanceof UnavailableException outage
+        ? outage
+        : new UnavailableException(text + failure.getMessage(), failure, false, "");
+    Events.tell(() -> commands.observer.unavailable(told));
   }
 
   /** Asks the server whether this grant holds all its keys. */
   boolean isOwned() {
     return commands.ofEachKey(recipe, "CHECK", token, token).stream()
         .allMatch(left -> left instanceof Long millis && millis > 0);
-  }
-
-  void checkNotReleased() {
-    if (isReleased()) throw notHeld();
   }
 
   String name() {
@@ -435,7 +405,7 @@ final class Grant {
     return new LockLostException("lost before it was released: " + name());
   }
 
-  private IllegalMonitorStateException notHeld() {
+  IllegalMonitorStateException notHeld() {
     return new IllegalMonitorStateException("released or lost before: " + name());
   }
 }

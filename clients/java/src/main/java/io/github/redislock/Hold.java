@@ -92,13 +92,13 @@ public final class Hold implements AutoCloseable {
    * @throws IllegalMonitorStateException if it was released before
    */
   public boolean releaseAfter(Duration time) {
-    Duration rest = LockOptions.time("time", time, Duration.ZERO);
+    Duration rest = Duration.ofMillis(LockOptions.time("time", time, 0));
     return whileReachable(() -> grant.releaseIn(rest));
   }
 
   /** Releases the lock like {@link #release}, in a thread of the library. */
   public CompletableFuture<Boolean> releaseAsync() {
-    grant.checkNotReleased();
+    if (grant.isReleased()) throw grant.notHeld();
     return Waits.inBackground(this::release, late -> {});
   }
 
@@ -126,7 +126,7 @@ public final class Hold implements AutoCloseable {
     try {
       isHeld = release();
     } catch (LockException failure) {
-      grant.tellUnreleased(failure);
+      grant.tell("the server refused a release: ", failure);
     }
     if (!isHeld) throw grant.lostError();
   }

@@ -6,8 +6,6 @@ import org.jspecify.annotations.Nullable;
 public abstract sealed class LockException extends RuntimeException
     permits NotAcquiredException, WaitCancelledException, DeadlockException, UnavailableException,
         ModuleMissingException, NotReplicatedException, RefusedException {
-  private static final long serialVersionUID = 1L;
-
   LockException(String message, @Nullable Throwable cause) {
     super(message, cause);
   }

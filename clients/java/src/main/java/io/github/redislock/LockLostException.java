@@ -7,8 +7,6 @@ package io.github.redislock;
  * doesn't hold the lock, so code that catches it hears of a loss.
  */
 public final class LockLostException extends IllegalMonitorStateException {
-  private static final long serialVersionUID = 1L;
-
   LockLostException(String message) {
     super(message);
   }

@@ -2,8 +2,10 @@ package io.github.redislock;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 
+import io.github.redislock.spi.Clock;
 import java.time.Duration;
 import java.util.Objects;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -13,18 +15,17 @@ import org.jspecify.annotations.Nullable;
  * Times are rounded up to whole milliseconds.
  */
 public final class LockOptions implements Cloneable {
-  private static final Duration LONGEST = Duration.ofMillis((1L << 53) - 1);
-  private static final Duration LONGEST_MARGIN = Duration.ofSeconds(1);
+  private static final long LONGEST_MS = (1L << 53) - 1;
   private static final long MOST_PERMITS = (1L << 32) - 1;
 
-  Duration lease = Duration.ofSeconds(30);
-  Duration keep = Duration.ofSeconds(10);
-  Duration longestHold = Duration.ofHours(24);
-  Duration leastHold = Duration.ZERO;
-  /** Null if there is no limit. */
-  @Nullable Duration longestWait;
+  long leaseMs = 30_000;
+  long keepMs = 10_000;
+  long longestHoldMs = Duration.ofHours(24).toMillis();
+  long leastHoldMs;
+  /** The limit of an acquire without one. */
+  long longestWaitNanos = Clock.NEVER;
   /** Null for a tenth of the lease, and at most 1 s. */
-  @Nullable Duration margin;
+  @Nullable Long marginMs;
   boolean renewed = true;
   boolean session;
   boolean shared;
@@ -43,14 +44,12 @@ public final class LockOptions implements Cloneable {
 
   /** Returns how long the others wait if this process dies. */
   public Duration lease() {
-    return lease;
+    return Duration.ofMillis(leaseMs);
   }
 
   /** Sets how long the others wait if this process dies. Default: 30 s. */
   public LockOptions lease(Duration lease) {
-    LockOptions changed = copy();
-    changed.lease = time("lease", lease, Duration.ofMillis(1));
-    return changed;
+    return with(changed -> changed.leaseMs = time("lease", lease, 1));
   }
 
   /**
@@ -59,16 +58,12 @@ public final class LockOptions implements Cloneable {
    * most 1 s.
    */
   public LockOptions margin(Duration margin) {
-    LockOptions changed = copy();
-    changed.margin = time("margin", margin, Duration.ZERO);
-    return changed;
+    return with(changed -> changed.marginMs = time("margin", margin, 0));
   }
 
   /** Sets how long the server keeps the place in the queue without hearing of it. Default: 10 s. */
   public LockOptions keep(Duration keep) {
-    LockOptions changed = copy();
-    changed.keep = time("keep", keep, Duration.ofMillis(1));
-    return changed;
+    return with(changed -> changed.keepMs = time("keep", keep, 1));
   }
 
   /**
@@ -76,9 +71,7 @@ public final class LockOptions implements Cloneable {
    * lease that isn't renewed has no such limit.
    */
   public LockOptions longestHold(Duration longest) {
-    LockOptions changed = copy();
-    changed.longestHold = time("longestHold", longest, Duration.ofMillis(1));
-    return changed;
+    return with(changed -> changed.longestHoldMs = time("longestHold", longest, 1));
   }
 
   /**
@@ -86,37 +79,27 @@ public final class LockOptions implements Cloneable {
    * without a limit, like the methods of {@link java.util.concurrent.locks.Lock}.
    */
   public LockOptions longestWait(Duration longest) {
-    LockOptions changed = copy();
-    changed.longestWait = time("longestWait", longest, Duration.ZERO);
-    return changed;
+    return with(changed -> changed.longestWaitNanos = nanos("longestWait", longest));
   }
 
   /** Keeps the lock for at least this time after the grant, also if it is released. Default: 0. */
   public LockOptions leastHold(Duration least) {
-    LockOptions changed = copy();
-    changed.leastHold = time("leastHold", least, Duration.ZERO);
-    return changed;
+    return with(changed -> changed.leastHoldMs = time("leastHold", least, 0));
   }
 
   /** Turns renewal off. The lock is lost at the end of the lease unless it is extended. */
   public LockOptions withoutRenewal() {
-    LockOptions changed = copy();
-    changed.renewed = false;
-    return changed;
+    return with(changed -> changed.renewed = false);
   }
 
   /** Ties the lock to a connection of its own. The server releases it when that closes. */
   public LockOptions session() {
-    LockOptions changed = copy();
-    changed.session = true;
-    return changed;
+    return with(changed -> changed.session = true);
   }
 
   /** Makes the lock shared: shared holders admit each other. */
   public LockOptions shared() {
-    LockOptions changed = copy();
-    changed.shared = true;
-    return changed;
+    return with(changed -> changed.shared = true);
   }
 
   /** Makes the lock a semaphore of {@code limit} permits. A holder takes one. */
@@ -128,76 +111,70 @@ public final class LockOptions implements Cloneable {
   public LockOptions limit(long limit, long permits) {
     check("limit", limit >= 1 && limit <= MOST_PERMITS, "1 to " + MOST_PERMITS);
     check("permits", permits >= 1 && permits <= limit, "1 to the limit");
-    LockOptions changed = shared();
-    changed.limit = limit;
-    changed.permits = permits;
-    return changed;
+    return with(changed -> {
+      changed.shared = true;
+      changed.limit = limit;
+      changed.permits = permits;
+    });
   }
 
   /** Sets data that everybody who may read the key can see: at most 1024 bytes. */
   public LockOptions data(String data) {
     byte[] bytes = Objects.requireNonNull(data, "data").getBytes(UTF_8);
     check("data", bytes.length <= 1024, "at most 1024 bytes");
-    LockOptions changed = copy();
-    changed.data = bytes;
-    return changed;
+    return with(changed -> changed.data = bytes);
   }
 
   /** Makes an acquire succeed only if this many replicas have acknowledged the grant: 1 to 1000. */
   public LockOptions replicas(int replicas) {
     check("replicas", replicas >= 1 && replicas <= 1000, "1 to 1000");
-    LockOptions changed = copy();
-    changed.replicas = replicas;
-    return changed;
+    return with(changed -> changed.replicas = replicas);
   }
 
   /** Sets what is called once for each loss, in a thread of the library. */
   public LockOptions onLost(Consumer<? super Hold> onLost) {
-    LockOptions changed = copy();
-    changed.onLost = Objects.requireNonNull(onLost, "onLost");
-    return changed;
+    return with(changed -> changed.onLost = Objects.requireNonNull(onLost, "onLost"));
   }
 
   /** Returns the time between the deadline and the end of the lease at the server. */
-  Duration marginOrDefault() {
-    if (margin != null) return margin;
-    Duration tenth = lease.dividedBy(10);
-    return tenth.compareTo(LONGEST_MARGIN) < 0 ? tenth : LONGEST_MARGIN;
+  long marginOrDefaultMs() {
+    return marginMs == null ? Math.min(leaseMs / 10, 1000) : marginMs;
   }
 
   /** Returns the lease of the grant itself, which ends a margin after the longest hold. */
-  Duration firstLease() {
-    Duration longest = longest().plus(marginOrDefault());
-    return lease.compareTo(longest) < 0 ? lease : longest;
+  long firstLeaseMs() {
+    return Math.min(leaseMs, longestMs() + marginOrDefaultMs());
   }
 
   /** Returns the longest hold. Nothing limits a lease that is never renewed. */
-  Duration longest() {
-    return renewed || session ? longestHold : LONGEST;
-  }
-
-  /** Returns how long the server may have a place or a grant of a token that it doesn't hear of. */
-  Duration longestTrace() {
-    Duration first = firstLease();
-    return first.compareTo(keep) > 0 ? first : keep;
+  long longestMs() {
+    return renewed || session ? longestHoldMs : LONGEST_MS;
   }
 
   /** Returns a time in whole milliseconds, rounded up. */
-  static Duration time(String argument, Duration time, Duration least) {
+  static long time(String argument, Duration time, long leastMs) {
     Objects.requireNonNull(time, argument);
-    boolean isValid = !time.isNegative() && time.compareTo(LONGEST) <= 0;
-    String range = least.isZero() ? "0 to 2^53 - 1 ms" : "more than 0, at most 2^53 - 1 ms";
-    check(argument, isValid && (least.isZero() || !time.isZero()), range);
-    return Duration.ofMillis(time.plusNanos(999_999).toMillis());
+    boolean isPositive = !time.isNegative() && (leastMs == 0 || !time.isZero());
+    boolean isShort = time.compareTo(Duration.ofMillis(LONGEST_MS)) <= 0;
+    String least = leastMs == 0 ? "0 to" : "more than 0, at most";
+    check(argument, isPositive && isShort, least + " 2^53 - 1 ms");
+    return time.plusNanos(999_999).toMillis();
+  }
+
+  /** Returns a time of waiting in nanoseconds. */
+  static long nanos(String argument, Duration time) {
+    return TimeUnit.MILLISECONDS.toNanos(time(argument, time, 0));
   }
 
   static void check(String argument, boolean isValid, String valid) {
     if (!isValid) throw new IllegalArgumentException(argument + " must be " + valid);
   }
 
-  private LockOptions copy() {
+  private LockOptions with(Consumer<LockOptions> change) {
     try {
-      return (LockOptions) clone();
+      LockOptions changed = (LockOptions) clone();
+      change.accept(changed);
+      return changed;
     } catch (CloneNotSupportedException impossible) {
       throw new AssertionError(impossible);
     }
@@ -207,6 +184,6 @@ public final class LockOptions implements Cloneable {
   @Override
   public String toString() {
     String kind = limit > 0 ? "semaphore of " + limit : shared ? "shared" : "exclusive";
-    return kind + ", lease " + lease;
+    return kind + ", lease " + lease();
   }
 }

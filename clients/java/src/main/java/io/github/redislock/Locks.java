@@ -11,6 +11,8 @@ import java.util.HexFormat;
 import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
@@ -30,7 +32,8 @@ public final class Locks implements AutoCloseable {
   private static final SecureRandom RANDOM = new SecureRandom();
 
   final Commands commands;
-  final Keeper keeper;
+  /** The grants that are held. */
+  final Set<Grant> held;
   final Crowd.All crowds;
   final Owners owners = new Owners();
   private final LockOptions defaults;
@@ -53,17 +56,17 @@ public final class Locks implements AutoCloseable {
   /** Makes locks, with the options of those that are asked for without options. */
   public Locks(
       Link link, Duration commandTimeout, LockObserver observer, LockOptions defaults) {
-    Duration timeout = LockOptions.time("commandTimeout", commandTimeout, Duration.ofMillis(1));
+    long timeoutMs = LockOptions.time("commandTimeout", commandTimeout, 1);
     Objects.requireNonNull(link, "link");
-    commands = new Commands(link, timeout, Objects.requireNonNull(observer, "observer"));
-    keeper = new Keeper();
+    commands = new Commands(link, timeoutMs, Objects.requireNonNull(observer, "observer"));
+    held = ConcurrentHashMap.newKeySet();
     crowds = new Crowd.All();
     this.defaults = Objects.requireNonNull(defaults, "defaults");
   }
 
   private Locks(Locks other) {
     commands = other.commands;
-    keeper = other.keeper;
+    held = other.held;
     crowds = other.crowds;
     defaults = other.defaults;
   }
@@ -88,7 +91,7 @@ public final class Locks implements AutoCloseable {
 
   /** Returns a lock with options. */
   public RedisLock lock(LockOptions options, String... keys) {
-    return new RedisLock(this, Recipe.of(options, keys));
+    return new RedisLock(this, Recipe.of(options, List.of(keys)));
   }
 
   /** Returns a pair of locks: readers share the key, a writer has it alone. */
@@ -121,10 +124,9 @@ public final class Locks implements AutoCloseable {
     int length = Objects.requireNonNull(token, "token").getBytes(UTF_8).length;
     boolean isToken = length >= 1 && length <= 256 && !token.equals("*");
     LockOptions.check("token", isToken, "1 to 256 bytes, and not '*'");
-    Grant grant = new Grant(lock(options, keys), token, fence);
     // A command of the first process may still arrive.
-    grant.unclear();
-    return grant.takeOver(options.firstLease()) ? Optional.of(hold(grant)) : Optional.empty();
+    Grant grant = new Grant(lock(options, keys), token, fence, Clock.now(), true);
+    return grant.takeOver(options.firstLeaseMs()) ? Optional.of(hold(grant)) : Optional.empty();
   }
 
   /** Returns {@link #once(LockOptions, String, Supplier, Supplier)} with the default options. */
@@ -164,10 +166,10 @@ public final class Locks implements AutoCloseable {
   public int releaseAll() {
     int count = 0;
     RuntimeException failure = null;
-    long until = Clock.after(Clock.now(), commands.timeoutNanos);
-    for (Grant grant : List.copyOf(keeper.held())) {
+    long until = commands.timeout();
+    for (Grant grant : List.copyOf(held)) {
       try {
-        if (!grant.isEnded() && grant.release(until, null)) count++;
+        if (!grant.isEnded() && grant.release(until, grant.staysUntil)) count++;
       } catch (IllegalMonitorStateException released) {
         // Another thread has just released it.
       } catch (RuntimeException error) {
@@ -184,9 +186,7 @@ public final class Locks implements AutoCloseable {
    */
   @Override
   public void close() {
-    keeper.close();
     commands.close();
-    keeper.held().forEach(Grant::abandon);
   }
 
   String drawToken() {
@@ -195,11 +195,11 @@ public final class Locks implements AutoCloseable {
     return HexFormat.of().formatHex(bits);
   }
 
-  /** Returns the hold of a new grant, which the keeper looks after from now on. */
+  /** Returns the hold of a new grant, which is looked after from now on. */
   Hold hold(Grant grant) {
     Hold hold = Hold.of(grant);
     try {
-      keeper.hold(grant);
+      grant.keep();
     } catch (OutOfMemoryError noThread) {
       grant.release();
       throw noThread;

@@ -2,8 +2,6 @@ package io.github.redislock;
 
 /** Thrown if somebody else held the lock until the time was over. */
 public final class NotAcquiredException extends LockException {
-  private static final long serialVersionUID = 1L;
-
   NotAcquiredException(String message) {
     super(message, null);
   }

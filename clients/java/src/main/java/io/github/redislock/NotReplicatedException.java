@@ -2,8 +2,6 @@ package io.github.redislock;
 
 /** Thrown if too few replicas acknowledged the grant in time. The grant was released. */
 public final class NotReplicatedException extends LockException {
-  private static final long serialVersionUID = 1L;
-
   NotReplicatedException(String message) {
     super(message, null);
   }

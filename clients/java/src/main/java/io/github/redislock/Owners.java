@@ -71,7 +71,7 @@ final class Owners {
     if (limit == Clock.NEVER) checkGrantable(all, name);
     Hold hold = acquiring.run();
     if (hold == null) return false;
-    hold.grant().ownedBy(Thread.currentThread());
+    hold.grant().owner = Thread.currentThread();
     all.put(name, new Owned(lock, hold));
     return true;
   }

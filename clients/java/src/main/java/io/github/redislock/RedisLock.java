@@ -4,7 +4,6 @@ import static io.github.redislock.spi.Clock.NEVER;
 
 import io.github.redislock.LockObserver.Outcome;
 import io.github.redislock.spi.Call;
-import io.github.redislock.spi.Clock;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -84,7 +83,7 @@ public final class RedisLock implements Lock {
 
   /** Waits like {@link #tryLock(long, TimeUnit)}. */
   public boolean tryLock(Duration wait) throws InterruptedException {
-    long limit = limitOf(wait);
+    long limit = LockOptions.nanos("limit", wait);
     return Call.interruptibly(call -> own(call, limit));
   }
 
@@ -161,7 +160,7 @@ public final class RedisLock implements Lock {
 
   private RedisLock leasing(Duration lease) {
     LockOptions options = recipe.options().lease(lease).withoutRenewal();
-    return new RedisLock(locks, Recipe.of(options, recipe.names().toArray(String[]::new)));
+    return new RedisLock(locks, Recipe.of(options, recipe.names()));
   }
 
   // --- the hold as the owner ---------------------------------------------------------------------
@@ -172,7 +171,7 @@ public final class RedisLock implements Lock {
    * @throws NotAcquiredException if somebody else had it until that time was over
    */
   public Hold acquire() throws InterruptedException {
-    return acquireWithin(longestWait());
+    return acquireWithin(recipe.options().longestWaitNanos);
   }
 
   /**
@@ -181,7 +180,7 @@ public final class RedisLock implements Lock {
    * @throws NotAcquiredException if somebody else had it until the time was over
    */
   public Hold acquire(Duration limit) throws InterruptedException {
-    return acquireWithin(limitOf(limit));
+    return acquireWithin(LockOptions.nanos("limit", limit));
   }
 
   /** Tries once. Returns nothing if somebody else has the lock. */
@@ -191,7 +190,7 @@ public final class RedisLock implements Lock {
 
   /** Waits for the lock. Returns nothing if somebody else had it until the time was over. */
   public Optional<Hold> tryAcquire(Duration limit) throws InterruptedException {
-    return tryWithin(limitOf(limit));
+    return tryWithin(LockOptions.nanos("limit", limit));
   }
 
   /** Waits like {@link #acquire()}, in a thread of the library. Cancel the future to stop. */
@@ -201,7 +200,7 @@ public final class RedisLock implements Lock {
 
   /** Waits like {@link #tryAcquire(Duration)}, in a thread of the library. */
   public CompletableFuture<Optional<Hold>> tryAcquireAsync(Duration limit) {
-    long nanos = limitOf(limit);
+    long nanos = LockOptions.nanos("limit", limit);
     return Waits.inBackground(() -> tryWithin(nanos), late -> late.ifPresent(Hold::close));
   }
 
@@ -212,15 +211,6 @@ public final class RedisLock implements Lock {
 
   private Optional<Hold> tryWithin(long limit) throws InterruptedException {
     return Optional.ofNullable(Call.interruptibly(call -> granted(call, limit)));
-  }
-
-  private long longestWait() {
-    Duration wait = recipe.options().longestWait;
-    return wait == null ? NEVER : Clock.nanosOf(wait);
-  }
-
-  private static long limitOf(Duration limit) {
-    return Clock.nanosOf(LockOptions.time("limit", limit, Duration.ZERO));
   }
 
   // --- both --------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ import org.jspecify.annotations.Nullable;
 
 /** Thrown if no server could execute the command in time. The text and the cause say why. */
 public final class UnavailableException extends LockException {
-  private static final long serialVersionUID = 1L;
-
   /** True if no reply came in time, and false if something failed. */
   final boolean isLate;
   /** The server, in words. */

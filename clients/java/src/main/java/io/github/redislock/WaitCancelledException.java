@@ -2,8 +2,6 @@ package io.github.redislock;
 
 /** Thrown if another client ended the wait by LOCK.CANCEL. */
 public final class WaitCancelledException extends LockException {
-  private static final long serialVersionUID = 1L;
-
   WaitCancelledException(String message) {
     super(message, null);
   }

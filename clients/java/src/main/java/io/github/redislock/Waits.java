@@ -5,21 +5,18 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.concurrent.Executors;
+import java.util.concurrent.FutureTask;
 import java.util.function.Consumer;
-import org.jspecify.annotations.Nullable;
 
-/** A call that waits in a thread of the library: a virtual one, where Java has them. */
-final class Waits<T> implements Runnable {
+/** Calls that wait in a thread of the library: a virtual one, where Java has them. */
+final class Waits<T> extends FutureTask<T> {
   private static final Executor THREADS = threads();
 
   private final CompletableFuture<T> result = new CompletableFuture<>();
-  private final Callable<T> call;
   private final Consumer<T> unwanted;
-  /** The thread while the call runs. */
-  private @Nullable Thread thread;
 
   private Waits(Callable<T> call, Consumer<T> unwanted) {
-    this.call = call;
+    super(call);
     this.unwanted = unwanted;
   }
 
@@ -30,45 +27,26 @@ final class Waits<T> implements Runnable {
   static <T> CompletableFuture<T> inBackground(Callable<T> call, Consumer<T> unwanted) {
     Waits<T> waits = new Waits<>(call, unwanted);
     THREADS.execute(waits);
-    waits.result.whenComplete((value, error) -> {
-      if (error != null) waits.interrupt();
-    });
+    waits.result.whenComplete((value, error) -> waits.cancel(true));
     return waits.result;
   }
 
+  /** Passes the result on after the task has ended, so that no interrupt meets what follows. */
   @Override
-  public void run() {
-    if (!begins()) return;
-    T value;
-    try {
-      value = call.call();
-    } catch (Throwable error) {
-      ended();
-      result.completeExceptionally(error);
-      return;
-    }
-    ended();
+  protected void set(T value) {
+    super.set(value);
     if (result.complete(value)) return;
     try {
       unwanted.accept(value);
-    } catch (RuntimeException error) {
-      // Nobody waits for the release any more, which goes on.
+    } catch (LockLostException lost) {
+      // Nobody waits for the release any more.
     }
   }
 
-  private synchronized boolean begins() {
-    if (result.isDone()) return false;
-    thread = Thread.currentThread();
-    return true;
-  }
-
-  private synchronized void ended() {
-    thread = null;
-    Thread.interrupted();
-  }
-
-  private synchronized void interrupt() {
-    if (thread != null) thread.interrupt();
+  @Override
+  protected void setException(Throwable error) {
+    super.setException(error);
+    result.completeExceptionally(error);
   }
 
   private static Executor threads() {
@@ -77,7 +55,7 @@ final class Waits<T> implements Runnable {
       var method = Executors.class.getMethod("newVirtualThreadPerTaskExecutor");
       return (Executor) method.invoke(null);
     } catch (ReflectiveOperationException older) {
-      return Background::run;
+      return Background.THREADS;
     }
   }
 }

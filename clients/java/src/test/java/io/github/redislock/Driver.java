@@ -1,5 +1,8 @@
 package io.github.redislock;
 
+import static java.util.Map.entry;
+
+import com.google.gson.Gson;
 import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
@@ -9,9 +12,7 @@ import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spi.Link;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
-import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
-import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.resource.ClientResources;
 import java.io.BufferedReader;
 import java.io.IOException;
@@ -21,14 +22,20 @@ import java.net.ServerSocket;
 import java.net.Socket;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import redis.clients.jedis.DefaultJedisClientConfig;
@@ -42,35 +49,53 @@ import redis.clients.jedis.UnifiedJedis;
  * of its own. The orders of a reentrant lock have one thread together, which owns the lock.
  */
 final class Driver {
+  private static final Gson GSON = new Gson();
+  /** The names of errors. The first one that fits counts. */
+  private static final List<Map.Entry<Class<?>, String>> ERRORS = List.of(
+      entry(NotAcquiredException.class, "not_acquired"),
+      entry(LockLostException.class, "lost"),
+      entry(WaitCancelledException.class, "cancelled"),
+      entry(InterruptedException.class, "cancelled"),
+      entry(DeadlockException.class, "deadlock"),
+      entry(UnavailableException.class, "unavailable"),
+      entry(ModuleMissingException.class, "module_missing"),
+      entry(NotReplicatedException.class, "not_replicated"),
+      entry(IllegalMonitorStateException.class, "misuse"),
+      entry(IllegalArgumentException.class, "argument"),
+      entry(NullPointerException.class, "argument"),
+      entry(Unrepresentable.class, "unrepresentable"),
+      entry(WorkFailed.class, "failed"));
+
+  private final Map<String, Order> orders = Map.ofEntries(
+      entry("connect", (order, one) -> connect(order)),
+      entry("lock", (order, one) -> lock(order)),
+      entry("acquire", (order, one) -> acquire(one, order)),
+      entry("cancel", (order, one) -> cancel(order)),
+      entry("release", (order, one) -> onOwner(one, () -> answer("ok", one.release()))),
+      entry("extend", (order, one) -> onOwner(one, () -> answer("ok", one.extend(order)))),
+      entry("left", (order, one) -> answer("ok", true, "ms", one.leftMs())),
+      entry("state", (order, one) -> onOwner(one, one::state)),
+      entry("owned", (order, one) -> answer("ok", one.hold != null && one.hold.isOwned())),
+      entry("release_all", (order, one) -> answer("ok", true, "count", locks().releaseAll())),
+      entry("texts", (order, one) -> answer("ok", true, "text",
+          one.lock + "\n" + one.options + "\n" + locks() + "\n" + one.hold)),
+      entry("block", (order, one) -> block(one, order)),
+      entry("write", (order, one) -> write(one, order)),
+      entry("storm", (order, one) -> new Storm(one.lock, order).run()));
   private final String client;
   private final Map<String, Named> named = new ConcurrentHashMap<>();
-  private final Map<Long, Thread> acquires = new ConcurrentHashMap<>();
   private final Map<RedisLock, String> names = new ConcurrentHashMap<>();
+  private final Map<Long, Thread> threads = new ConcurrentHashMap<>();
   private Locks locks;
-  private UnifiedJedis jedis;
-  /** Opens the program's own connection of Lettuce. */
-  private Runnable connection;
-  private StatefulRedisConnection<String, String> lettuce;
-  private StatefulRedisClusterConnection<String, String> lettuceOfCluster;
+  /** Appends a value to a list, by the program's own Redis client. */
+  private Pushes pushes;
 
-  private static final class Named {
-    final RedisLock lock;
-    final LockOptions options;
-    /** The thread of a reentrant lock, or null. */
-    final ExecutorService owner;
-    /** The latest grant. */
-    volatile Hold hold;
-
-    Named(RedisLock lock, LockOptions options, boolean isReentrant) {
-      this.lock = lock;
-      this.options = options;
-      owner = isReentrant ? Executors.newSingleThreadExecutor() : null;
-    }
+  private interface Order {
+    JsonObject answer(JsonObject order, Named one) throws Exception;
   }
 
-  /** The threads of all Lettuce clients. */
-  private static final class Threads {
-    static final ClientResources OF_LETTUCE = ClientResources.create();
+  private interface Pushes {
+    void push(String list, String value);
   }
 
   private Driver(String client) {
@@ -93,148 +118,112 @@ final class Driver {
   private void obey(JsonObject order) {
     long id = order.get("id").getAsLong();
     JsonObject answer;
-    acquires.put(id, Thread.currentThread());
+    threads.put(id, Thread.currentThread());
     try {
-      answer = answerTo(order);
+      Named one = has(order, "lock") ? named.get(text(order, "lock")) : null;
+      answer = orders.get(text(order, "do")).answer(order, one);
     } catch (Throwable error) {
       answer = answerOf(error);
     } finally {
-      acquires.remove(id);
+      threads.remove(id);
     }
     answer.addProperty("id", id);
     say(answer);
   }
 
-  private JsonObject answerTo(JsonObject order) throws Exception {
-    String name = order.has("lock") ? text(order, "lock") : "";
-    return switch (text(order, "do")) {
-      case "connect" -> {
-        Duration commandTimeout = ms(order, "command_timeout_ms", 1000);
-        warmUp(is(order, "cluster"));
-        locks = new Locks(link(order), commandTimeout, new Observer());
-        yield ok(true);
-      }
-      case "lock" -> makeLock(name, order);
-      case "acquire" -> acquire(named.get(name), limitOf(order));
-      case "cancel" -> {
-        Thread thread = acquires.get(order.get("of").getAsLong());
-        if (thread != null) thread.interrupt();
-        yield ok(true);
-      }
-      case "block" -> block(name, named.get(name), order);
-      case "write" -> write(named.get(name), order);
-      case "storm" -> new Storm(named.get(name).lock, order).run();
-      case "release" -> release(named.get(name));
-      case "extend" -> extend(named.get(name), duration(order.get("lease_ms")));
-      case "left" -> left(named.get(name));
-      case "owned" -> ok(named.get(name).hold != null && named.get(name).hold.isOwned());
-      case "release_all" -> {
-        JsonObject answer = ok(true);
-        answer.addProperty("count", locks.releaseAll());
-        yield answer;
-      }
-      case "state" -> state(named.get(name));
-      case "texts" -> {
-        Named one = named.get(name);
-        JsonObject answer = ok(true);
-        answer.addProperty("text", one.lock + "\n" + one.options + "\n" + locks + "\n" + one.hold);
-        yield answer;
-      }
-      default -> throw new IllegalStateException("no such order: " + order);
-    };
+  private static JsonObject answerOf(Throwable error) {
+    String text = String.valueOf(error.getMessage());
+    String name = ERRORS.stream().filter(known -> known.getKey().isInstance(error))
+        .map(Map.Entry::getValue).findFirst().orElse("other");
+    boolean isRefused = error instanceof RefusedException;
+    if (isRefused && text.matches("(NOPERM|NOAUTH|WRONGPASS)[\\s\\S]*")) name = "denied";
+    for (Throwable cause = error; cause != null; cause = cause.getCause()) text += "\n" + cause;
+    return answer("error", name, "text", text);
   }
 
-  /**
-   * Asks a server, or a cluster, of this process for a lock that somebody else has. On a busy machine the JVM needs
-   * seconds to load the classes of a Redis client at its first connection.
-   */
-  private void warmUp(boolean isCluster) throws IOException, InterruptedException {
-    JsonObject order = new JsonObject();
-    try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
-      Thread replies = new Thread(() -> replyLikeAServer(server));
-      replies.setDaemon(true);
-      replies.start();
-      JsonArray servers = new JsonArray();
-      servers.add("127.0.0.1:" + server.getLocalPort());
-      order.add("servers", servers);
-      order.addProperty("cluster", isCluster);
-      try (Locks cold = new Locks(link(order), Duration.ofSeconds(15), LockObserver.LOGGING)) {
-        cold.lock("k").tryAcquire();
-        cold.lock("k").tryAcquire(Duration.ofMillis(1));
-      } catch (LockException | InterruptedException busy) {
-        // It is as warm as it gets.
-      }
+  private static final class Unrepresentable extends RuntimeException {}
+
+  private static final class WorkFailed extends RuntimeException {
+    WorkFailed(String text) {
+      super(text);
     }
   }
 
-  /** Returns the reply to a command that this word decides, else an empty text. */
-  private static String replyTo(String word, int port) {
-    String id = "0123456789012345678901234567890123456789";
-    String node = id + " 127.0.0.1:" + port + "@1 myself,master - 0 0 1 connected 0-16383\n";
-    String clients = "connected_clients:1\r\n";
-    return switch (word) {
-      case "HELLO" -> "-NOPROTO cold\r\n";
-      case "PING", "CLIENT" -> "+PONG\r\n";
-      case "NODES" -> "$" + node.length() + "\r\n" + node + "\r\n";
-      case "SLOTS" -> "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:" + port + "\r\n$40\r\n" + id + "\r\n";
-      case "INFO" -> "$" + clients.length() + "\r\n" + clients + "\r\n";
-      case "LOCK.ACQUIRE", "LOCK.WAIT" -> "*-1\r\n";
-      case "LOCK.QUEUE", "LOCK.CANCEL", "LOCK.RELEASE" -> ":1\r\n";
-      default -> "";
-    };
+  // --- connections -------------------------------------------------------------------------------
+
+  private JsonObject connect(JsonObject order) throws Exception {
+    warmUp();
+    Duration timeout = has(order, "command_timeout_ms")
+        ? duration(order.get("command_timeout_ms"))
+        : Duration.ofSeconds(1);
+    locks = new Locks(link(order), timeout, new Observer());
+    return answer("ok", true);
   }
 
-  private static void replyLikeAServer(ServerSocket server) {
-    try {
-      while (true) {
-        Socket client = server.accept();
-        Thread replies = new Thread(() -> {
-          try (client; BufferedReader lines = new BufferedReader(new InputStreamReader(client.getInputStream()))) {
-            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-              client.getOutputStream().write(replyTo(line, server.getLocalPort()).getBytes());
-            }
-          } catch (IOException closed) {
-            // The client has left.
-          }
-        });
-        replies.setDaemon(true);
-        replies.start();
-      }
-    } catch (IOException closed) {
-      // It is warm.
-    }
+  private Locks locks() {
+    return locks;
   }
 
   private Link link(JsonObject order) throws InterruptedException {
     List<HostAndPort> servers = new ArrayList<>();
-    order.getAsJsonArray("servers").forEach(server -> servers.add(HostAndPort.from(server.getAsString())));
-    boolean isCluster = order.get("cluster").getAsBoolean();
-    String sentinel = text(order, "sentinel");
-    if (client.equals("jedis")) {
-      CountDownLatch isMade = new CountDownLatch(1);
-      JedisLink link = new JedisLink(() -> {
-        jedis = jedis(servers, isCluster, sentinel, order);
-        isMade.countDown();
-        return jedis;
-      });
-      // There may be no server.
-      isMade.await(500, TimeUnit.MILLISECONDS);
-      return link;
+    order.getAsJsonArray("servers").forEach(at -> servers.add(HostAndPort.from(at.getAsString())));
+    return client.equals("jedis") ? jedisLink(servers, order) : lettuceLink(servers, order);
+  }
+
+  private Link jedisLink(List<HostAndPort> servers, JsonObject order) throws InterruptedException {
+    CountDownLatch isMade = new CountDownLatch(1);
+    JedisLink link = new JedisLink(() -> {
+      UnifiedJedis jedis = jedis(servers, order);
+      pushes = jedis::rpush;
+      isMade.countDown();
+      return jedis;
+    });
+    // There may be no server.
+    isMade.await(500, TimeUnit.MILLISECONDS);
+    return link;
+  }
+
+  private static UnifiedJedis jedis(List<HostAndPort> servers, JsonObject order) {
+    JedisClientConfig config = DefaultJedisClientConfig.builder()
+        .user(text(order, "username")).password(text(order, "password")).build();
+    Set<HostAndPort> all = new HashSet<>(servers);
+    if (has(order, "sentinel")) {
+      return RedisSentinelClient.builder()
+          .masterName(text(order, "sentinel")).sentinels(all).clientConfig(config).build();
     }
-    if (isCluster) {
-      RedisClusterClient client =
-          RedisClusterClient.create(Threads.OF_LETTUCE, servers.stream().map(at -> uri(at, order)).toList());
-      connection = () -> lettuceOfCluster = client.connect();
+    if (is(order, "cluster")) {
+      return redis.clients.jedis.RedisClusterClient.builder()
+          .nodes(all).clientConfig(config).build();
+    }
+    return redis.clients.jedis.RedisClient.builder()
+        .hostAndPort(servers.get(0)).clientConfig(config).build();
+  }
+
+  /** The threads of all Lettuce clients. */
+  private static final class Threads {
+    static final ClientResources OF_LETTUCE = ClientResources.create();
+  }
+
+  private Link lettuceLink(List<HostAndPort> servers, JsonObject order) {
+    List<RedisURI> uris = servers.stream().map(at -> uri(at, order)).toList();
+    if (is(order, "cluster")) {
+      RedisClusterClient client = RedisClusterClient.create(Threads.OF_LETTUCE, uris);
+      pushes = (list, value) -> {
+        pushes = client.connect().sync()::rpush;
+        pushes.push(list, value);
+      };
       return new LettuceLink(client);
     }
-    RedisURI uri = uri(servers.get(0), order);
-    if (sentinel != null) {
-      RedisURI.Builder builder = RedisURI.builder().withSentinelMasterId(sentinel);
-      servers.forEach(at -> builder.withSentinel(at.getHost(), at.getPort()));
-      uri = builder.build();
-    }
+    RedisURI.Builder sentinels = RedisURI.builder();
+    servers.forEach(at -> sentinels.withSentinel(at.getHost(), at.getPort()));
+    RedisURI uri = has(order, "sentinel")
+        ? sentinels.withSentinelMasterId(text(order, "sentinel")).build()
+        : uris.get(0);
     RedisClient client = RedisClient.create(Threads.OF_LETTUCE, uri);
-    connection = () -> lettuce = client.connect();
+    pushes = (list, value) -> {
+      pushes = client.connect().sync()::rpush;
+      pushes.push(list, value);
+    };
     return new LettuceLink(client);
   }
 
@@ -247,20 +236,125 @@ final class Driver {
     return builder.build();
   }
 
-  private static UnifiedJedis jedis(List<HostAndPort> servers, boolean isCluster, String sentinel, JsonObject order) {
-    JedisClientConfig config =
-        DefaultJedisClientConfig.builder().user(text(order, "username")).password(text(order, "password")).build();
-    if (sentinel != null) {
-      return RedisSentinelClient.builder().masterName(sentinel).sentinels(java.util.Set.copyOf(servers)).clientConfig(config).build();
+  /**
+   * Asks a server of this process for a lock that somebody else has. On a busy machine the JVM
+   * needs seconds to load the classes of a Redis client at its first connection.
+   */
+  private void warmUp() throws IOException, InterruptedException {
+    try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+      inBackground(() -> {
+        while (true) {
+          Socket client = server.accept();
+          inBackground(() -> replyLikeAServer(client));
+        }
+      });
+      JsonArray servers = new JsonArray();
+      servers.add("127.0.0.1:" + server.getLocalPort());
+      JsonObject order = new JsonObject();
+      order.add("servers", servers);
+      try (Locks cold = new Locks(link(order), Duration.ofSeconds(15), LockObserver.LOGGING)) {
+        cold.lock("k").tryAcquire();
+        cold.lock("k").tryAcquire(Duration.ofMillis(1));
+      } catch (LockException busy) {
+        // It is as warm as it gets.
+      }
     }
-    if (isCluster) {
-      return redis.clients.jedis.RedisClusterClient.builder().nodes(java.util.Set.copyOf(servers)).clientConfig(config).build();
-    }
-    return redis.clients.jedis.RedisClient.builder().hostAndPort(servers.get(0)).clientConfig(config).build();
   }
 
-  private JsonObject makeLock(String name, JsonObject order) {
-    LockOptions options = optionsOf(order).onLost(hold -> event("lost", "lock", name));
+  private static void inBackground(Callable<?> work) {
+    Thread thread = new Thread(() -> {
+      try {
+        work.call();
+      } catch (Exception closed) {
+        // It is warm.
+      }
+    });
+    thread.setDaemon(true);
+    thread.start();
+  }
+
+  private static Object replyLikeAServer(Socket client) throws IOException {
+    BufferedReader lines = new BufferedReader(new InputStreamReader(client.getInputStream()));
+    for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+      String reply = switch (line) {
+        case "HELLO" -> "-NOPROTO cold\r\n";
+        case "PING", "CLIENT" -> "+PONG\r\n";
+        case "LOCK.ACQUIRE", "LOCK.WAIT" -> "*-1\r\n";
+        case "LOCK.RELEASE" -> ":1\r\n";
+        default -> "";
+      };
+      client.getOutputStream().write(reply.getBytes());
+    }
+    return null;
+  }
+
+  // --- locks -------------------------------------------------------------------------------------
+
+  private static final class Named {
+    final RedisLock lock;
+    final LockOptions options;
+    /** The thread of a reentrant lock, or null. */
+    final ExecutorService owner;
+    /** The latest grant. */
+    volatile Hold hold;
+
+    Named(RedisLock lock, LockOptions options, boolean isReentrant) {
+      this.lock = lock;
+      this.options = options;
+      owner = isReentrant ? Executors.newSingleThreadExecutor() : null;
+    }
+
+    JsonObject acquire(Optional<Duration> limit) throws InterruptedException {
+      if (owner != null) return lock(limit);
+      Optional<Hold> granted = limit.isEmpty()
+          ? Optional.of(lock.acquire())
+          : lock.tryAcquire(limit.get());
+      if (granted.isEmpty()) return answer("ok", false);
+      hold = granted.get();
+      return answer("ok", true, "fence", hold.fence(), "token", hold.token());
+    }
+
+    private JsonObject lock(Optional<Duration> limit) throws InterruptedException {
+      if (limit.isEmpty()) lock.lock();
+      else if (!lock.tryLock(limit.get())) return answer("ok", false);
+      return answer("ok", true, "fence", lock.fence(), "token", "");
+    }
+
+    boolean release() {
+      if (owner == null) return held().release();
+      try {
+        lock.unlock();
+        return true;
+      } catch (LockLostException lost) {
+        return false;
+      }
+    }
+
+    boolean extend(JsonObject order) {
+      Duration lease = duration(order.get("lease_ms"));
+      return owner == null ? held().extend(lease) : lock.extend(lease);
+    }
+
+    long leftMs() {
+      return hold == null ? 0 : hold.left().plusNanos(999_999).toMillis();
+    }
+
+    JsonObject state() {
+      if (hold == null) return answer("ok", true, "lost", owner != null && lock.isLost());
+      return answer(
+          "ok", true, "lost", hold.isLost(), "fence", hold.fence(), "token", hold.token());
+    }
+
+    private Hold held() {
+      if (hold == null) throw new IllegalMonitorStateException("never acquired");
+      return hold;
+    }
+  }
+
+  private JsonObject lock(JsonObject order) {
+    String name = text(order, "lock");
+    LockOptions options = optionsOf(order)
+        .onLost(hold -> say(answer("event", "lost", "lock", name)));
     List<String> keys = new ArrayList<>();
     for (JsonElement key : order.getAsJsonArray("keys")) {
       if (!key.getAsJsonPrimitive().isString()) throw new Unrepresentable();
@@ -269,142 +363,124 @@ final class Driver {
     RedisLock lock = locks.lock(options, keys.toArray(String[]::new));
     named.put(name, new Named(lock, options, is(order, "reentrant")));
     names.put(lock, name);
-    return ok(true);
+    return answer("ok", true);
   }
+
+  private interface Times {
+    LockOptions of(LockOptions options, Duration time);
+  }
+
+  private static final Map<String, Times> TIMES = Map.of(
+      "lease_ms", LockOptions::lease,
+      "keep_ms", LockOptions::keep,
+      "margin_ms", LockOptions::margin,
+      "max_hold_ms", LockOptions::longestHold,
+      "wait_ms", LockOptions::longestWait,
+      "at_least_ms", LockOptions::leastHold);
 
   private static LockOptions optionsOf(JsonObject order) {
     LockOptions options = LockOptions.defaults();
-    if (has(order, "lease_ms")) options = options.lease(duration(order.get("lease_ms")));
-    if (has(order, "keep_ms")) options = options.keep(duration(order.get("keep_ms")));
-    if (has(order, "margin_ms")) options = options.margin(duration(order.get("margin_ms")));
-    if (has(order, "max_hold_ms")) options = options.longestHold(duration(order.get("max_hold_ms")));
-    if (has(order, "wait_ms")) options = options.longestWait(duration(order.get("wait_ms")));
-    if (has(order, "at_least_ms")) options = options.leastHold(duration(order.get("at_least_ms")));
+    for (var time : TIMES.entrySet()) {
+      String name = time.getKey();
+      if (has(order, name)) options = time.getValue().of(options, duration(order.get(name)));
+    }
     if (has(order, "data")) options = options.data(text(order, "data"));
     if (has(order, "replicas")) options = options.replicas(order.get("replicas").getAsInt());
     if (is(order, "shared")) options = options.shared();
+    if (has(order, "permits") && !has(order, "limit")) throw new Unrepresentable();
     if (has(order, "limit")) {
       long permits = has(order, "permits") ? whole(order.get("permits")) : 1;
       options = options.limit(whole(order.get("limit")), permits);
-    } else if (has(order, "permits")) {
-      throw new Unrepresentable();
     }
     if (is(order, "session")) options = options.session();
-    if (!is(order, "renew") && has(order, "renew")) options = options.withoutRenewal();
-    return options;
+    return has(order, "renew") && !is(order, "renew") ? options.withoutRenewal() : options;
   }
 
-  private static Optional<Duration> limitOf(JsonObject order) {
-    return has(order, "wait_ms") ? Optional.of(duration(order.get("wait_ms"))) : Optional.empty();
+  private JsonObject acquire(Named one, JsonObject order) throws Exception {
+    Optional<Duration> limit =
+        has(order, "wait_ms") ? Optional.of(duration(order.get("wait_ms"))) : Optional.empty();
+    return onOwner(one, () -> one.acquire(limit));
   }
 
-  private JsonObject acquire(Named one, Optional<Duration> limit) throws Exception {
-    if (one.owner != null) return acquireByThread(one, limit);
-    Optional<Hold> hold = limit.isEmpty()
-        ? Optional.of(one.lock.acquire())
-        : one.lock.tryAcquire(limit.get());
-    if (hold.isEmpty()) return ok(false);
-    one.hold = hold.get();
-    return granted(one.hold.fence(), one.hold.token());
+  private JsonObject cancel(JsonObject order) {
+    Thread thread = threads.get(order.get("of").getAsLong());
+    if (thread != null) thread.interrupt();
+    return answer("ok", true);
   }
 
-  private static JsonObject acquireByThread(Named one, Optional<Duration> limit) throws Exception {
-    return onOwner(one, () -> {
-      if (limit.isEmpty()) one.lock.lock();
-      else if (!one.lock.tryLock(limit.get())) return ok(false);
-      return granted(one.lock.fence(), "");
-    });
+  /** Does work in the thread that owns a reentrant lock. */
+  private static JsonObject onOwner(Named one, Callable<JsonObject> work) throws Exception {
+    if (one.owner == null) return work.call();
+    Future<JsonObject> running = one.owner.submit(work);
+    try {
+      return running.get();
+    } catch (InterruptedException interrupt) {
+      running.cancel(true);
+      throw interrupt;
+    } catch (ExecutionException failed) {
+      throw failed.getCause() instanceof Exception cause ? cause : failed;
+    }
   }
 
-  private static JsonObject granted(long fence, String token) {
-    JsonObject answer = ok(true);
-    answer.addProperty("fence", fence);
-    answer.addProperty("token", token);
-    return answer;
+  private JsonObject block(Named one, JsonObject order) throws Exception {
+    try (Hold hold = entered(one, order)) {
+      say(answer("event", "in", "lock", text(order, "lock")));
+      Thread.sleep(order.get("work_ms").getAsLong());
+      if (has(order, "fail")) throw new WorkFailed(text(order, "fail"));
+      return answer("ok", true, "fence", hold.fence());
+    }
   }
 
   private static Hold entered(Named one, JsonObject order) throws InterruptedException {
-    Optional<Duration> limit = limitOf(order);
-    one.hold = limit.isEmpty() ? one.lock.acquire() : one.lock.acquire(limit.get());
-    return one.hold;
+    return has(order, "wait_ms")
+        ? one.lock.acquire(duration(order.get("wait_ms")))
+        : one.lock.acquire();
   }
 
-  private JsonObject block(String name, Named one, JsonObject order) throws Exception {
-    try (Hold hold = entered(one, order)) {
-      event("in", "lock", name);
-      Thread.sleep(order.get("work_ms").getAsLong());
-      if (has(order, "fail")) throw new WorkFailed(text(order, "fail"));
-      JsonObject answer = ok(true);
-      answer.addProperty("fence", hold.fence());
-      return answer;
-    }
-  }
-
-  /** Writes the fence to a list until the loss of the lock. */
   private JsonObject write(Named one, JsonObject order) throws Exception {
     try (Hold hold = entered(one, order)) {
       while (!hold.isLost()) {
-        push(text(order, "list"), Long.toString(hold.fence()));
+        pushes.push(text(order, "list"), Long.toString(hold.fence()));
         Thread.sleep(2);
       }
     }
-    return ok(true);
-  }
-
-  private void push(String list, String value) {
-    if (jedis == null) connect();
-    if (jedis != null) jedis.rpush(list, value);
-    else if (lettuce != null) lettuce.sync().rpush(list, value);
-    else lettuceOfCluster.sync().rpush(list, value);
-  }
-
-  private synchronized void connect() {
-    if (lettuce == null && lettuceOfCluster == null) connection.run();
+    return answer("ok", true);
   }
 
   /** Threads that acquire a lock with short limits, again and again. */
-  private static final class Storm {
-    private final RedisLock lock;
-    private final JsonObject order;
-    private final long endNanos;
-    private final List<Long> releaseNanos = new ArrayList<>();
-    private long mostLateNanos;
-
+  private record Storm(
+      RedisLock lock, JsonObject order, Queue<Double> releasesMs, Queue<Double> lateMs) {
     Storm(RedisLock lock, JsonObject order) {
-      this.lock = lock;
-      this.order = order;
-      endNanos = System.nanoTime() + order.get("seconds").getAsLong() * 1_000_000_000L;
+      this(lock, order, new ConcurrentLinkedQueue<>(), new ConcurrentLinkedQueue<>());
     }
 
     JsonObject run() throws InterruptedException {
+      long end = System.nanoTime() + order.get("seconds").getAsLong() * 1_000_000_000L;
       List<Thread> threads = new ArrayList<>();
       int tasks = order.get("tasks").getAsInt();
-      while (threads.size() < tasks) threads.add(new Thread(this::acquire));
+      while (threads.size() < tasks) threads.add(new Thread(() -> acquireUntil(end)));
       threads.forEach(Thread::start);
       for (Thread thread : threads) thread.join();
-      List<Long> releases = releaseNanos.stream().sorted().toList();
-      JsonObject answer = ok(true);
-      answer.addProperty("grants", releases.size());
-      long p99 = releases.isEmpty() ? 0 : releases.get((int) (releases.size() * 0.99));
-      answer.addProperty("release_p99_ms", p99 / 1e6);
-      answer.addProperty("most_late_ms", mostLateNanos / 1e6);
-      return answer;
+      List<Double> sorted = releasesMs.stream().sorted().toList();
+      double p99 = sorted.isEmpty() ? 0 : sorted.get((int) (sorted.size() * 0.99));
+      double mostLate = lateMs.stream().mapToDouble(late -> late).max().orElse(0);
+      return answer(
+          "ok", true, "grants", sorted.size(), "release_p99_ms", p99, "most_late_ms", mostLate);
     }
 
-    private void acquire() {
-      ThreadLocalRandom random = ThreadLocalRandom.current();
+    private void acquireUntil(long end) {
+      long mostMs = order.get("most_wait_ms").getAsLong();
       try {
-        while (System.nanoTime() < endNanos) {
-          long mostMs = order.get("most_wait_ms").getAsLong();
-          Duration limit = Duration.ofMillis(random.nextLong(mostMs + 1));
+        while (System.nanoTime() < end) {
+          long limitMs = ThreadLocalRandom.current().nextLong(mostMs + 1);
           long began = System.nanoTime();
-          Optional<Hold> hold = tried(limit);
-          noteLate(System.nanoTime() - began - limit.toNanos());
+          Optional<Hold> hold = tried(Duration.ofMillis(limitMs));
+          lateMs.add((System.nanoTime() - began) / 1e6 - limitMs);
           if (hold.isEmpty()) continue;
           Thread.sleep(1);
           began = System.nanoTime();
           hold.get().release();
-          noteRelease(System.nanoTime() - began);
+          releasesMs.add((System.nanoTime() - began) / 1e6);
         }
       } catch (InterruptedException interrupt) {
         Thread.currentThread().interrupt();
@@ -418,134 +494,34 @@ final class Driver {
         return Optional.empty();
       }
     }
-
-    private synchronized void noteLate(long nanos) {
-      mostLateNanos = Math.max(mostLateNanos, nanos);
-    }
-
-    private synchronized void noteRelease(long nanos) {
-      releaseNanos.add(nanos);
-    }
-  }
-
-  private static Hold held(Named one) {
-    if (one.hold == null) throw new IllegalMonitorStateException("never acquired");
-    return one.hold;
-  }
-
-  private JsonObject release(Named one) throws Exception {
-    if (one.owner == null) return ok(held(one).release());
-    return onOwner(one, () -> {
-      try {
-        one.lock.unlock();
-        return ok(true);
-      } catch (LockLostException lost) {
-        return ok(false);
-      }
-    });
-  }
-
-  private JsonObject extend(Named one, Duration lease) throws Exception {
-    if (one.owner == null) return ok(held(one).extend(lease));
-    return onOwner(one, () -> ok(one.lock.extend(lease)));
-  }
-
-  private JsonObject left(Named one) {
-    JsonObject answer = ok(true);
-    answer.addProperty("ms", one.hold == null ? 0 : one.hold.left().plusNanos(999_999).toMillis());
-    return answer;
-  }
-
-  private JsonObject state(Named one) throws Exception {
-    if (one.owner != null) return onOwner(one, () -> state(one.lock.isLost(), null, null));
-    Hold hold = one.hold;
-    if (hold == null) return state(false, null, null);
-    return state(hold.isLost(), hold.fence(), hold.token());
-  }
-
-  private static JsonObject state(boolean isLost, Long fence, String token) {
-    JsonObject answer = ok(true);
-    answer.addProperty("lost", isLost);
-    answer.addProperty("fence", fence);
-    answer.addProperty("token", token);
-    return answer;
-  }
-
-  private static <T> T onOwner(Named one, Callable<T> work) throws Exception {
-    var running = one.owner.submit(work);
-    try {
-      return running.get();
-    } catch (InterruptedException interrupt) {
-      running.cancel(true);
-      throw interrupt;
-    } catch (java.util.concurrent.ExecutionException failed) {
-      throw failed.getCause() instanceof Exception cause ? cause : failed;
-    }
-  }
-
-  private static JsonObject answerOf(Throwable error) {
-    String name = "other";
-    if (error instanceof NotAcquiredException) name = "not_acquired";
-    else if (error instanceof LockLostException) name = "lost";
-    else if (error instanceof WaitCancelledException || error instanceof InterruptedException) name = "cancelled";
-    else if (error instanceof DeadlockException) name = "deadlock";
-    else if (error instanceof UnavailableException) name = "unavailable";
-    else if (error instanceof ModuleMissingException) name = "module_missing";
-    else if (error instanceof NotReplicatedException) name = "not_replicated";
-    else if (error instanceof RefusedException && error.getMessage().matches("(NOPERM|NOAUTH|WRONGPASS)[\\s\\S]*")) name = "denied";
-    else if (error instanceof IllegalMonitorStateException) name = "misuse";
-    else if (error instanceof IllegalArgumentException || error instanceof NullPointerException) name = "argument";
-    else if (error instanceof Unrepresentable) name = "unrepresentable";
-    else if (error instanceof WorkFailed) name = "failed";
-    JsonObject answer = new JsonObject();
-    answer.addProperty("error", name);
-    StringBuilder text = new StringBuilder(String.valueOf(error.getMessage()));
-    for (Throwable cause = error; name.equals("other") && cause != null; cause = cause.getCause()) text.append("\n").append(cause);
-    if (error instanceof LockException) for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) text.append("\n").append(cause);
-    answer.addProperty("text", text.toString());
-    return answer;
-  }
-
-  private static final class Unrepresentable extends RuntimeException {}
-
-  private static final class WorkFailed extends RuntimeException {
-    WorkFailed(String text) {
-      super(text);
-    }
   }
 
   private final class Observer implements LockObserver {
     @Override
     public void waited(RedisLock lock, Duration waited, Outcome outcome) {
-      JsonObject event = new JsonObject();
-      event.addProperty("event", "waited");
-      event.addProperty("lock", names.get(lock));
-      event.addProperty("ms", waited.toMillis());
-      event.addProperty("outcome", outcome.name().toLowerCase().replace('_', ' '));
-      say(event);
+      say(answer("event", "waited", "lock", names.get(lock), "ms", waited.toMillis(),
+          "outcome", outcome.name().toLowerCase().replace('_', ' ')));
     }
 
     @Override
     public void granted(Hold hold) {
-      event("granted", "lock", names.get(hold.lock()));
+      say(answer("event", "granted", "lock", names.get(hold.lock())));
     }
 
     @Override
     public void unavailable(UnavailableException outage) {
-      event("unavailable", "text", outage.getMessage());
+      say(answer("event", "unavailable", "text", outage.getMessage()));
     }
   }
 
-  private static void event(String event, String key, String value) {
-    JsonObject line = new JsonObject();
-    line.addProperty("event", event);
-    line.addProperty(key, value);
-    say(line);
-  }
+  // --- JSON --------------------------------------------------------------------------------------
 
-  private static JsonObject ok(boolean ok) {
+  /** Returns an object of names and values. */
+  private static JsonObject answer(Object... fields) {
     JsonObject answer = new JsonObject();
-    answer.addProperty("ok", ok);
+    for (int at = 0; at < fields.length; at += 2) {
+      answer.add((String) fields[at], GSON.toJsonTree(fields[at + 1]));
+    }
     return answer;
   }
 
@@ -565,10 +541,6 @@ final class Driver {
     return has(order, name) ? order.get(name).getAsString() : null;
   }
 
-  private static Duration ms(JsonObject order, String name, long otherwise) {
-    return has(order, name) ? duration(order.get(name)) : Duration.ofMillis(otherwise);
-  }
-
   /** Returns a time that a Duration can express. */
   private static Duration duration(JsonElement ms) {
     double value;
@@ -578,7 +550,7 @@ final class Driver {
       throw new Unrepresentable();
     }
     if (!(Math.abs(value) < 1e19)) throw new Unrepresentable();
-    return Duration.ofNanos(0).plusSeconds((long) (value / 1000)).plusNanos((long) (value % 1000 * 1e6));
+    return Duration.ofSeconds((long) (value / 1000)).plusNanos((long) (value % 1000 * 1e6));
   }
 
   private static long whole(JsonElement number) {

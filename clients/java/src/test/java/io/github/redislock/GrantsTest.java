@@ -8,10 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.github.redislock.spi.Clock;
-import io.github.redislock.spi.OutageException;
 import io.github.redislock.spi.ServerError;
-import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -44,15 +41,6 @@ class GrantsTest {
     });
   }
 
-  private static OutageException lost() {
-    return OutageException.failed(new IOException("connection lost"));
-  }
-
-  private static OutageException late(long until) throws InterruptedException {
-    while (Clock.now() < until) Thread.sleep(1);
-    return OutageException.late(null);
-  }
-
   @Test
   void aLinkageErrorEndsTheCallAtOnce() {
     ScriptedLink link = new ScriptedLink((command, until) -> {
@@ -62,120 +50,6 @@ class GrantsTest {
       assertTimeoutPreemptively(Duration.ofSeconds(5),
           () -> assertThrows(NoClassDefFoundError.class, locks.lock("k")::lock));
       assertEquals(List.of(), outages);
-    }
-  }
-
-  @Test
-  void aThousandWaitsReportOneOutage() throws Exception {
-    ScriptedLink link = new ScriptedLink((command, until) -> {
-      throw lost();
-    });
-    List<CompletableFuture<Hold>> waits = new ArrayList<>();
-    try (Locks locks = locks(link)) {
-      for (int wait = 0; wait < 1000; wait++) waits.add(locks.lock("k" + wait % 10).acquireAsync());
-      until(() -> link.sent.size() > 100);
-      assertEquals(1, outages.size());
-      link.script = (command, until) -> ScriptedLink.granted(command);
-      for (CompletableFuture<Hold> wait : waits) wait.get(30, TimeUnit.SECONDS).release();
-      link.script = (command, until) -> {
-        throw lost();
-      };
-      locks.lock("k").acquireAsync();
-      until(() -> outages.size() == 2);
-    }
-  }
-
-  /** The limit ends while the latest reply is "not now": no outage, and nothing is left. */
-  @Test
-  void theEndOfTheLimitIsNoOutage() throws Exception {
-    ScriptedLink link = new ScriptedLink((command, until) -> {
-      if (command.name().equals("LOCK.WAIT")) throw late(until);
-      return command.name().equals("LOCK.RELEASE") ? 0L : null;
-    });
-    try (Locks locks = locks(link)) {
-      assertEquals(Optional.empty(), locks.lock("k").tryAcquire(Duration.ofMillis(150)));
-      // The WAIT got no reply, so the server turns it away for a lease.
-      until(() -> link.sent.contains("RELEASE LEAVE 30000"));
-      assertEquals(List.of(), outages);
-    }
-  }
-
-  @Test
-  void aRefusedAcquireLeavesNothing() {
-    ScriptedLink link = new ScriptedLink((command, until) -> {
-      throw new ServerError("NOPERM no right to " + new String(command.arguments().get(0)), null);
-    });
-    try (Locks locks = locks(link)) {
-      for (int count = 0; count < 200; count++) {
-        RefusedException refused = assertThrows(RefusedException.class, locks.lock("k")::tryLock);
-        assertTrue(refused.getMessage().endsWith("<token>"), refused.getMessage());
-      }
-      assertEquals(200, link.sent.size());
-    }
-  }
-
-  /** A grant whose reply took more than a third of the lease may be over. */
-  @Test
-  void aLateGrantIsConfirmed() throws Exception {
-    CountDownLatch isSlow = new CountDownLatch(1);
-    ScriptedLink link = new ScriptedLink((command, until) -> {
-      if (isSlow.getCount() > 0) {
-        isSlow.countDown();
-        Thread.sleep(300);
-      }
-      return ScriptedLink.granted(command);
-    });
-    try (Locks locks = locks(link)) {
-      LockOptions options = LockOptions.defaults().lease(Duration.ofMillis(600)).withoutRenewal();
-      Hold hold = locks.lock(options, "k").acquire();
-      assertEquals(2, link.sent("ACQUIRE").size());
-      assertTrue(hold.left().toMillis() > 300, hold.left().toString());
-    }
-  }
-
-  /** The release follows commands without a reply, so it is a LEAVE. */
-  @Test
-  void aGrantAfterALostReplyIsReleasedByLeave() {
-    AtomicInteger asked = new AtomicInteger();
-    ScriptedLink link = new ScriptedLink((command, until) -> {
-      if (asked.incrementAndGet() == 1) throw lost();
-      return ScriptedLink.granted(command);
-    });
-    try (Locks locks = locks(link)) {
-      assertTrue(locks.lock("k").tryAcquire().orElseThrow().release());
-      assertEquals(List.of("RELEASE LEAVE 30000"), link.sent("RELEASE"));
-    }
-  }
-
-  /** If a reply was lost, the command before may have released the lock. */
-  @Test
-  void aReleaseWhoseReplyWasLostIsNoLoss() {
-    AtomicInteger releases = new AtomicInteger();
-    ScriptedLink link = new ScriptedLink((command, until) -> {
-      if (!command.name().equals("LOCK.RELEASE")) return ScriptedLink.granted(command);
-      if (releases.incrementAndGet() == 1) throw lost();
-      return 0L;
-    });
-    try (Locks locks = locks(link)) {
-      assertTrue(locks.lock("k").tryAcquire().orElseThrow().release());
-      assertEquals(0, losses.get());
-    }
-  }
-
-  @Test
-  void aReleaseGoesOnWithoutItsCaller() {
-    ScriptedLink link = ScriptedLink.granting();
-    try (Locks locks = locks(link)) {
-      Hold hold = locks.lock("k").tryAcquire().orElseThrow();
-      link.script = (command, until) -> {
-        throw lost();
-      };
-      UnavailableException told = assertThrows(UnavailableException.class, hold::release);
-      assertTrue(told.getMessage().contains("connection lost"), told.getMessage());
-      assertThrows(IllegalMonitorStateException.class, hold::release);
-      int sent = link.sent("RELEASE").size();
-      link.script = (command, until) -> ScriptedLink.granted(command);
-      until(() -> link.sent("RELEASE").size() > sent);
     }
   }
 
@@ -197,7 +71,7 @@ class GrantsTest {
       isRenewing.await();
       assertTrue(hold.release());
       goesOn.countDown();
-      until(() -> locks.keeper.held().isEmpty());
+      until(() -> locks.held.isEmpty());
       assertEquals(Duration.ZERO, hold.left());
       assertFalse(hold.isLost());
       assertEquals(0, losses.get());
@@ -244,24 +118,6 @@ class GrantsTest {
     }
   }
 
-  /** The deadline is a margin before the end of the lease. */
-  @Test
-  void aLossIsToldAMarginBeforeTheEnd() throws Exception {
-    CompletableFuture<Hold> told = new CompletableFuture<>();
-    LockOptions options = LockOptions.defaults()
-        .lease(Duration.ofSeconds(3)).margin(Duration.ofMillis(2500))
-        .withoutRenewal().onLost(told::complete);
-    try (Locks locks = locks(ScriptedLink.granting())) {
-      long began = System.nanoTime();
-      Hold hold = locks.lock(options, "k").acquire();
-      assertSame(hold, told.get(20, TimeUnit.SECONDS));
-      Duration time = Duration.ofNanos(System.nanoTime() - began);
-      assertTrue(time.toMillis() >= 500 && time.toMillis() < 2500, time.toString());
-      assertFalse(hold.release());
-      assertThrows(IllegalMonitorStateException.class, hold::release);
-    }
-  }
-
   /** The program hears of the losses of its holds alone. */
   @Test
   void aGrantThatTheProgramNeverGotIsNoLoss() throws Exception {
@@ -289,7 +145,7 @@ class GrantsTest {
       for (int round = 0; round < 200; round++) {
         List<Hold> holds = new ArrayList<>();
         for (int key = 0; key < 100; key++) holds.add(locks.lock("k" + key).acquire());
-        List<Grant> all = List.copyOf(locks.keeper.held());
+        List<Grant> all = List.copyOf(locks.held);
         CompletableFuture<Void> racing = CompletableFuture.runAsync(() -> all.forEach(grant -> {
           try {
             grant.release();
@@ -342,7 +198,7 @@ class GrantsTest {
       assertThrows(IllegalMonitorStateException.class, hold::release);
       assertThrows(IllegalMonitorStateException.class, hold::detach);
       hold.close();
-      until(() -> locks.keeper.held().isEmpty());
+      until(() -> locks.held.isEmpty());
       Hold session = locks.lock(LockOptions.defaults().session(), "k").acquire();
       assertThrows(IllegalStateException.class, session::detach);
       session.close();
@@ -369,25 +225,6 @@ class GrantsTest {
     try (Locks locks = new Locks(ScriptedLink.granting(), TIMEOUT, failing)) {
       Hold hold = locks.lock(options, "k").acquire();
       assertSame(hold, told.get(20, TimeUnit.SECONDS));
-    }
-  }
-
-  /** The last renewal ends a margin after the longest hold. */
-  @Test
-  void theLongestHoldEndsRenewal() throws Exception {
-    ScriptedLink link = ScriptedLink.granting();
-    try (Locks locks = locks(link)) {
-      LockOptions options =
-          LockOptions.defaults().lease(Duration.ofSeconds(1)).longestHold(Duration.ofMillis(1500));
-      Hold hold = locks.lock(options, "k").acquire();
-      long began = System.nanoTime();
-      until(hold::isLost);
-      Duration time = Duration.ofNanos(System.nanoTime() - began);
-      assertTrue(time.toMillis() > 1300, time.toString());
-      List<String> extensions = link.sent("EXTEND");
-      assertTrue(extensions.size() <= 5, extensions.toString());
-      String last = extensions.get(extensions.size() - 1);
-      assertTrue(Integer.parseInt(last.split(" ")[2]) < 1000, last);
     }
   }
 }

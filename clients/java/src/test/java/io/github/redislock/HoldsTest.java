@@ -225,37 +225,4 @@ class HoldsTest {
       until(() -> server.connections() <= 1);
     }
   }
-
-  /** A thousand waits for one lock need few connections. */
-  @ParameterizedTest
-  @EnumSource
-  void aThousandTasksAreServed(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
-      AtomicInteger inside = new AtomicInteger();
-      List<CompletableFuture<Void>> all = new ArrayList<>();
-      for (int task = 0; task < 1000; task++) {
-        all.add(locks.lock("k").acquireAsync().thenAccept(hold -> {
-          assertEquals(1, inside.incrementAndGet());
-          inside.decrementAndGet();
-          assertTrue(hold.release());
-        }));
-      }
-      CompletableFuture.allOf(all.toArray(CompletableFuture[]::new)).get(60, TimeUnit.SECONDS);
-      assertTrue(server.connections() <= 40, server.connections() + " connections");
-    }
-  }
-
-  @ParameterizedTest
-  @EnumSource
-  void noTextHasTheToken(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
-      RedisLock lock = locks.lock("k");
-      try (Hold hold = lock.acquire()) {
-        String texts = lock + " " + hold + " " + locks + " " + locks.readWriteLock("k") + " "
-            + locks.readWriteLock("k").readLock() + " " + locks.semaphore("k", 1);
-        assertFalse(texts.contains(hold.token()), texts);
-        assertTrue(hold.token().matches("[0-9a-f]{32}"));
-      }
-    }
-  }
 }

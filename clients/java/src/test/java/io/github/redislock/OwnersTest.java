@@ -3,7 +3,6 @@ package io.github.redislock;
 import static io.github.redislock.TestServer.until;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -61,27 +60,6 @@ class OwnersTest {
       locks.lock("a").unlock();
       both.lock();
       both.unlock();
-    }
-  }
-
-  @ParameterizedTest
-  @EnumSource
-  void anInterruptLeavesNothing(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
-      server.command("LOCK.ACQUIRE", "k", "other", "PX", "60000");
-      RedisLock lock = locks.lock("k");
-      CompletableFuture<Throwable> ended = new CompletableFuture<>();
-      Thread waiter = new Thread(() ->
-          ended.complete(assertThrows(InterruptedException.class, lock::lockInterruptibly)));
-      waiter.start();
-      until(() -> server.waiters("k") == 1);
-      long began = System.nanoTime();
-      waiter.interrupt();
-      ended.get(20, TimeUnit.SECONDS);
-      assertTrue(System.nanoTime() - began < TimeUnit.SECONDS.toNanos(1));
-      until(() -> server.waiters("k") == 0);
-      server.command("LOCK.RELEASE", "k", "other");
-      until(() -> server.command("EXISTS", "k").equals(0L));
     }
   }
 
@@ -170,21 +148,6 @@ class OwnersTest {
       assertEquals(1, lock.getHoldCount());
       lock.unlock();
       assertEquals(0L, server.command("EXISTS", "k"));
-    }
-  }
-
-  /** The exception of a block survives that of its lock. */
-  @ParameterizedTest
-  @EnumSource
-  void theOwnExceptionOfABlockSurvives(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
-      IllegalStateException own = assertThrows(IllegalStateException.class, () -> {
-        try (Hold hold = locks.lock("k").acquire()) {
-          server.command("DEL", "k");
-          throw new IllegalStateException("boom " + hold.fence());
-        }
-      });
-      assertInstanceOf(LockLostException.class, own.getSuppressed()[0]);
     }
   }
 

@@ -7,7 +7,7 @@ import io.github.redislock.spi.ServerError;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 
-/** A link whose replies a test decides. */
+/** A link whose replies a test decides, for locks of one key or two. */
 final class ScriptedLink implements Link {
   static final List<Object> GRANT = List.of(1L, 7L);
 
@@ -30,13 +30,14 @@ final class ScriptedLink implements Link {
 
   static Object granted(Command command) {
     boolean isAcquire = command.name().matches("LOCK.M?(ACQUIRE|WAIT)");
-    return isAcquire ? GRANT : (Object) Long.valueOf(command.keys().size());
+    boolean isOfTwo = command.name().startsWith("LOCK.M");
+    return isAcquire ? GRANT : (Object) (isOfTwo ? 2L : 1L);
   }
 
   @Override
   public Object send(Command command, Call call, long until) throws InterruptedException {
     StringBuilder words = new StringBuilder(command.name().substring("LOCK.".length()));
-    for (byte[] word : command.arguments().subList(1, command.arguments().size())) {
+    for (byte[] word : command.words().subList(2, command.words().size())) {
       words.append(' ').append(new String(word));
     }
     sent.add(words.toString());

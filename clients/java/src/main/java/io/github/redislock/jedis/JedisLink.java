@@ -6,13 +6,12 @@ import io.github.redislock.spi.Background;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Fault;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spi.OutageException;
 import io.github.redislock.spi.ServerError;
-import java.util.ArrayList;
-import java.util.List;
-import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.Connection;
@@ -31,7 +30,7 @@ public final class JedisLink implements Link {
   private static final int MOST_REDIRECTIONS = 8;
 
   private final Supplier<Servers> made;
-  private @Nullable CompletableFuture<Servers> opening;
+  private CompletableFuture<Servers> opening;
   private boolean isClosed;
 
   /** Makes a link to the server, the cluster, or the primary that Sentinel names. */
@@ -52,23 +51,25 @@ public final class JedisLink implements Link {
    */
   public JedisLink(Supplier<? extends UnifiedJedis> jedis) {
     made = () -> new Servers(Servers.providerOf(jedis.get()));
-    opening();
+    opening = CompletableFuture.supplyAsync(made, Background.THREADS);
   }
 
   @Override
   public @Nullable Object send(Command command, Call call, long until)
       throws InterruptedException {
-    Servers servers = call.await(opening(), until, Node::told);
+    Servers servers = servers(call, until);
     Node node = servers.of(command, call);
     boolean isAsking = false;
     for (int redirections = 0; ; redirections++) {
       boolean asks = isAsking;
+      Node at = node;
       try {
         return node.exchange(command, call, until,
-            connection -> exchange(connection, command, asks, call, until));
+            connection -> exchange(at, connection, command, asks, call, until));
       } catch (ServerError reply) {
+        if (reply.code().equals("CLUSTERDOWN")) servers.refresh();
         boolean isMoved = reply.getCause() instanceof JedisRedirectionException;
-        if (!isMoved || redirections == MOST_REDIRECTIONS) throw servers.noted(reply);
+        if (!isMoved || redirections == MOST_REDIRECTIONS) throw reply;
         isAsking = reply.getCause() instanceof JedisAskDataException;
         node = servers.at((JedisRedirectionException) reply.getCause(), call, until);
       } catch (OutageException outage) {
@@ -79,62 +80,39 @@ public final class JedisLink implements Link {
   }
 
   private static @Nullable Object exchange(
-      Connection connection, Command command, boolean isAsking, Call call, long until)
+      Node node, Connection connection, Command command, boolean isAsking, Call call, long until)
       throws InterruptedException {
-    return call.read(() -> Node.disconnect(connection), () -> {
-      connection.setSoTimeout(millisUntil(until));
+    Supplier<@Nullable Object> read = () -> {
+      long millis = (until - Clock.now()) / 1_000_000;
+      connection.setSoTimeout((int) Math.min(Math.max(millis, 1), Integer.MAX_VALUE));
       if (isAsking) connection.executeCommand(Protocol.Command.ASKING);
-      connection.sendCommand(() -> command.name().getBytes(UTF_8), wordsOf(command));
-      return flat(connection.getOne());
-    });
+      byte[][] words = command.words().toArray(byte[][]::new);
+      connection.sendCommand(() -> command.name().getBytes(UTF_8), words);
+      return connection.getOne();
+    };
+    return call.isInterruptible() ? new Read(() -> node.close(connection)).of(read) : read.get();
   }
 
-  private static byte[][] wordsOf(Command command) {
-    List<byte[]> words = new ArrayList<>();
-    if (command.keys().size() > 1) words.add(("" + command.keys().size()).getBytes(UTF_8));
-    words.addAll(command.keys());
-    words.addAll(command.arguments());
-    return words.toArray(byte[][]::new);
-  }
-
-  private static int millisUntil(long until) {
-    return (int) Math.min(Math.max((until - Clock.now()) / 1_000_000, 1), Integer.MAX_VALUE);
-  }
-
-  /** Returns a reply with each map of RESP3 as a list of its names and values. */
-  private static @Nullable Object flat(@Nullable Object reply) {
-    if (!(reply instanceof List<?> list)) return reply;
-    List<@Nullable Object> flat = new ArrayList<>(list.size());
-    for (Object each : list) {
-      if (each instanceof Map.Entry<?, ?> field) {
-        flat.add(field.getKey());
-        flat.add(flat(field.getValue()));
-      } else {
-        flat.add(flat(each));
-      }
+  private Servers servers(Call call, long until) throws InterruptedException {
+    try {
+      return call.await(opening(), until);
+    } catch (CompletionException failure) {
+      throw Fault.told(failure, Node::meaningOf);
     }
-    return flat;
   }
 
   /** Returns the program's client, or the failure to make it, which the next call repeats. */
   private synchronized CompletableFuture<Servers> opening() {
-    if (isClosed) throw OutageException.closed();
-    CompletableFuture<Servers> current = opening;
-    if (current == null || current.isCompletedExceptionally()) {
-      // In a thread of the library, because a client connects while it is made.
-      current = CompletableFuture.supplyAsync(made, Background::run);
-      opening = current;
+    if (isClosed) throw OutageException.failed("these connections are closed");
+    if (opening.isCompletedExceptionally()) {
+      opening = CompletableFuture.supplyAsync(made, Background.THREADS);
     }
-    return current;
+    return opening;
   }
 
   @Override
-  public void close() {
-    CompletableFuture<Servers> last;
-    synchronized (this) {
-      isClosed = true;
-      last = opening;
-    }
-    if (last != null) last.thenAccept(Servers::close);
+  public synchronized void close() {
+    isClosed = true;
+    opening.thenAccept(Servers::close);
   }
 }

@@ -1,10 +1,9 @@
 package io.github.redislock.jedis;
 
-import io.github.redislock.spi.OutageException;
+import io.github.redislock.spi.Fault;
 import io.github.redislock.spi.Pool;
-import io.github.redislock.spi.ServerError;
 import java.net.SocketTimeoutException;
-import org.apache.commons.pool2.PooledObjectFactory;
+import java.util.concurrent.CompletionException;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
@@ -12,15 +11,19 @@ import redis.clients.jedis.exceptions.JedisException;
 
 /** Connections to a server, made like those of the program's pool for it. */
 final class Node extends Pool<Connection> {
-  private final PooledObjectFactory<Connection> factory;
+  private final redis.clients.jedis.util.Pool<Connection> source;
 
   Node(redis.clients.jedis.util.Pool<Connection> source) {
-    factory = source.getFactory();
+    this.source = source;
   }
 
   @Override
-  protected Connection open() throws Exception {
-    return factory.makeObject().getObject();
+  protected Connection open() {
+    try {
+      return source.getFactory().makeObject().getObject();
+    } catch (Exception failure) {
+      throw new CompletionException(failure);
+    }
   }
 
   /** Returns true if Jedis needn't reopen a connection, which it does without AUTH and SELECT. */
@@ -31,10 +34,6 @@ final class Node extends Pool<Connection> {
 
   @Override
   protected void close(Connection connection) {
-    disconnect(connection);
-  }
-
-  static void disconnect(Connection connection) {
     connection.setBroken();
     try {
       connection.disconnect();
@@ -44,21 +43,13 @@ final class Node extends Pool<Connection> {
   }
 
   @Override
-  protected Throwable failure(Throwable error) {
-    return told(error);
+  protected Fault meaning(Throwable cause) {
+    return meaningOf(cause);
   }
 
-  static Throwable told(Throwable error) {
-    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
-      if (cause instanceof LinkageError) return cause;
-      if (cause instanceof JedisDataException reply) {
-        return new ServerError(reply.getMessage(), reply);
-      }
-      if (cause instanceof SocketTimeoutException) return OutageException.late(error);
-      for (Throwable also : cause.getSuppressed()) {
-        if (told(also) instanceof ServerError reply) return reply;
-      }
-    }
-    return error instanceof JedisException ? OutageException.failed(error) : error;
+  static Fault meaningOf(Throwable cause) {
+    if (cause instanceof JedisDataException) return Fault.REPLY;
+    if (cause instanceof SocketTimeoutException) return Fault.LATE;
+    return cause instanceof JedisException ? Fault.OUTAGE : Fault.OTHER;
   }
 }

@@ -4,10 +4,7 @@ import io.github.redislock.spi.Background;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.OutageException;
-import io.github.redislock.spi.ServerError;
 import java.lang.reflect.Field;
-import java.util.Collection;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -26,14 +23,16 @@ import redis.clients.jedis.util.Pool;
 /** The servers of the program's Jedis. After a failover its Sentinels give it another pool. */
 final class Servers {
   private final ConnectionProvider provider;
+  /** Null if the client knows no cluster. */
+  private final @Nullable ClusterConnectionProvider cluster;
   /** Our connections beside each pool of the program. */
   private final Map<Pool<Connection>, Node> nodes = new ConcurrentHashMap<>();
-  private @Nullable CompletableFuture<Void> refreshing;
   private volatile boolean isClosed;
 
   Servers(ConnectionProvider provider) {
     this.provider = provider;
-    pools();
+    cluster = provider instanceof ClusterConnectionProvider nodes ? nodes : null;
+    if (cluster == null) pool();
   }
 
   /** Returns what makes the connections of a client. Jedis has no method that does. */
@@ -54,17 +53,16 @@ final class Servers {
 
   /** Returns the connections to the server of a command's first key. */
   Node of(Command command, Call call) {
-    if (provider instanceof ClusterConnectionProvider cluster) {
-      HostAndPort address = cluster.getNode(JedisClusterCRC16.getSlot(command.keys().get(0)));
-      Node node = address == null ? null : at(cluster, address);
-      if (node != null) {
-        call.asks(address.toString());
-        return node;
-      }
-      refresh();
-      throw unknown("no node is known to have the slot");
-    }
-    Pool<Connection> current = pools().iterator().next();
+    if (cluster == null) return ofPrimary();
+    HostAndPort address = cluster.getNode(JedisClusterCRC16.getSlot(command.key()));
+    Node node = address == null ? null : at(address, call);
+    if (node != null) return node;
+    refresh();
+    throw OutageException.failed("no node is known to have the slot");
+  }
+
+  private Node ofPrimary() {
+    Pool<Connection> current = pool();
     // After a failover no connection leads to the old primary.
     for (Pool<Connection> pool : nodes.keySet()) {
       Node superseded = pool == current ? null : nodes.remove(pool);
@@ -76,21 +74,18 @@ final class Servers {
   /** Returns the connections to the node that a redirection names. */
   Node at(JedisRedirectionException redirection, Call call, long until)
       throws InterruptedException {
-    ClusterConnectionProvider cluster = (ClusterConnectionProvider) provider;
     HostAndPort address = redirection.getTargetNode();
-    CompletableFuture<?> refreshed = refresh();
-    if (at(cluster, address) == null) call.await(refreshed, until, Node::told);
-    Node node = at(cluster, address);
-    if (node == null) throw unknown("the cluster doesn't know " + address);
-    call.asks(address.toString());
+    CompletableFuture<Void> refreshed = refresh();
+    Node known = at(address, call);
+    if (known != null) return known;
+    call.await(refreshed, until);
+    Node node = at(address, call);
+    if (node == null) throw OutageException.failed("the cluster doesn't know " + address);
     return node;
   }
 
-  private static OutageException unknown(String text) {
-    return OutageException.failed(new IllegalStateException(text));
-  }
-
-  private @Nullable Node at(ClusterConnectionProvider cluster, HostAndPort address) {
+  private @Nullable Node at(HostAndPort address, Call call) {
+    call.asks(address.toString());
     Pool<Connection> pool = cluster.getNodes().get(address.toString());
     return pool == null ? null : node(pool);
   }
@@ -101,38 +96,23 @@ final class Servers {
     return node;
   }
 
-  /** Returns the pools of the servers that the program's client knows now. */
-  private Collection<? extends Pool<Connection>> pools() {
-    if (provider instanceof ClusterConnectionProvider cluster) return cluster.getNodes().values();
-    if (provider instanceof PooledConnectionProvider pooled) return List.of(pooled.getPool());
-    if (provider instanceof SentineledConnectionProvider sentineled) {
-      return List.of(primaryOf(sentineled));
+  /** Returns the pool of the server, or of the primary that the program's client knows now. */
+  @SuppressWarnings("unchecked")
+  private Pool<Connection> pool() {
+    if (provider instanceof PooledConnectionProvider pooled) return pooled.getPool();
+    if (provider instanceof SentineledConnectionProvider) {
+      // Jedis has a method for it since version 8.
+      return (Pool<Connection>) hidden(SentineledConnectionProvider.class, "pool", provider);
     }
     throw new IllegalArgumentException(
         "this kind of Jedis isn't supported: " + provider.getClass().getName());
   }
 
-  /** Returns the pool of the primary. Jedis has a method that does since version 8. */
-  @SuppressWarnings("unchecked")
-  private static Pool<Connection> primaryOf(SentineledConnectionProvider provider) {
-    return (Pool<Connection>) hidden(SentineledConnectionProvider.class, "pool", provider);
-  }
-
-  /** Has the client look for its slots anew if a reply says that nobody serves them. */
-  ServerError noted(ServerError reply) {
-    if (reply.code().equals("CLUSTERDOWN")) refresh();
-    return reply;
-  }
-
   /** Has the client of a cluster look for its slots in the background: silent nodes take long. */
-  synchronized CompletableFuture<Void> refresh() {
-    if (!(provider instanceof ClusterConnectionProvider cluster)) {
-      return CompletableFuture.completedFuture(null);
-    }
-    if (refreshing == null || refreshing.isDone()) {
-      refreshing = CompletableFuture.runAsync(cluster::renewSlotCache, Background::run);
-    }
-    return refreshing;
+  CompletableFuture<Void> refresh() {
+    if (cluster == null) return CompletableFuture.completedFuture(null);
+    return CompletableFuture.runAsync(cluster::renewSlotCache, Background.THREADS)
+        .exceptionally(unreachable -> null);
   }
 
   void close() {

@@ -13,24 +13,8 @@ final class Reply extends CommandOutput<byte[], byte[], Object> {
   /** The lists that aren't complete, the innermost first. */
   private final Deque<List<Object>> open = new ArrayDeque<>();
 
-  /** True if an error came since it was asked for. */
-  private volatile boolean isRefused;
-
   Reply() {
     super(ByteArrayCodec.INSTANCE, null);
-  }
-
-  /** Returns true if the command got an error since the last call of this. */
-  boolean takeRefusal() {
-    boolean wasRefused = isRefused;
-    isRefused = false;
-    return wasRefused;
-  }
-
-  @Override
-  public void setError(ByteBuffer error) {
-    isRefused = true;
-    super.setError(error);
   }
 
   @Override
@@ -45,13 +29,9 @@ final class Reply extends CommandOutput<byte[], byte[], Object> {
 
   @Override
   public void multi(int count) {
-    if (count < 0) {
-      add(null);
-      return;
-    }
-    List<Object> list = new ArrayList<>(count);
+    List<Object> list = count < 0 ? null : new ArrayList<>(count);
     add(list);
-    open.push(list);
+    if (list != null) open.push(list);
   }
 
   @Override

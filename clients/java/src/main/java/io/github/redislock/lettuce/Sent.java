@@ -4,30 +4,24 @@ import io.lettuce.core.protocol.Command;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import io.netty.buffer.ByteBuf;
+import java.util.concurrent.atomic.AtomicInteger;
 
-/** A command that counts how often Lettuce sent it again after a lost connection. */
+/** A command that counts how often Lettuce sent it: again after a lost connection or MOVED. */
 final class Sent extends Command<byte[], byte[], Object> {
-  private final Reply reply;
-  /** True if the command was sent, and no reply came yet. */
-  private boolean isUnanswered;
-  private volatile int repeats;
+  private final AtomicInteger times = new AtomicInteger();
 
-  Sent(ProtocolKeyword name, Reply reply, CommandArgs<byte[], byte[]> words) {
-    super(name, reply, words);
-    this.reply = reply;
+  Sent(ProtocolKeyword name, CommandArgs<byte[], byte[]> words) {
+    super(name, new Reply(), words);
   }
 
-  /** Returns how often the command was sent though the reply to the one before was lost. */
+  /** Returns how many commands may still arrive beside the latest one. */
   int repeats() {
-    return repeats;
+    return times.get() - 1;
   }
 
   @Override
-  public synchronized void encode(ByteBuf buffer) {
-    // A node of a cluster replies where the command belongs, before it is sent there.
-    if (reply.takeRefusal()) isUnanswered = false;
-    if (isUnanswered) repeats++;
-    isUnanswered = true;
+  public void encode(ByteBuf buffer) {
+    times.incrementAndGet();
     super.encode(buffer);
   }
 }

@@ -1,24 +1,30 @@
 package io.github.redislock.spi;
 
 import java.util.concurrent.Executor;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
-/** The threads of the library. A thread ends some seconds after its last work. */
+/** The threads of the library. */
 public final class Background {
-  private static final Executor THREADS = new ThreadPoolExecutor(
+  /** Executes work in threads that end soon after, and keep no program from its end. */
+  public static final Executor THREADS = new ThreadPoolExecutor(
       0, Integer.MAX_VALUE, 3, TimeUnit.SECONDS, new SynchronousQueue<>(), Background::thread);
+
+  /** Executes work at a time, in one thread. The work must be quick. */
+  public static final ScheduledExecutorService TIMER = timer();
 
   private Background() {}
 
-  /** Runs work in a thread of the library. */
-  public static void run(Runnable work) {
-    THREADS.execute(work);
+  private static ScheduledThreadPoolExecutor timer() {
+    ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, Background::thread);
+    timer.setRemoveOnCancelPolicy(true);
+    return timer;
   }
 
-  /** Returns a thread that doesn't keep the program from its end. */
-  public static Thread thread(Runnable work) {
+  private static Thread thread(Runnable work) {
     Thread thread = new Thread(work, "redis-lock");
     thread.setDaemon(true);
     return thread;

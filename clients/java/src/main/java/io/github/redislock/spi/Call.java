@@ -1,27 +1,23 @@
 package io.github.redislock.spi;
 
-import java.io.IOException;
-import java.nio.channels.spi.AbstractInterruptibleChannel;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import java.util.function.Supplier;
-import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /** The commands of one call of the program, and the waiting of its thread. */
 public final class Call {
   private final boolean isInterruptible;
-  private final @Nullable Tie tie;
+  private @Nullable Session session;
   private boolean isInterrupted;
   private int unanswered;
   private String server = "";
 
-  private Call(boolean isInterruptible, @Nullable Tie tie) {
+  private Call(boolean isInterruptible) {
     this.isInterruptible = isInterruptible;
-    this.tie = tie;
   }
 
   /** The steps of a call. */
@@ -35,17 +31,12 @@ public final class Call {
   public static <T extends @Nullable Object> T interruptibly(Steps<T> steps)
       throws InterruptedException {
     if (Thread.interrupted()) throw new InterruptedException();
-    return steps.run(new Call(true, null));
+    return steps.run(new Call(true));
   }
 
   /** Executes a call that ignores interrupts. Its thread is interrupted again afterwards. */
   public static <T extends @Nullable Object> T uninterruptibly(Steps<T> steps) {
-    return uninterruptibly(null, steps);
-  }
-
-  /** Executes such a call on the connections of a tie. */
-  public static <T extends @Nullable Object> T uninterruptibly(@Nullable Tie tie, Steps<T> steps) {
-    Call call = new Call(false, tie);
+    Call call = new Call(false);
     call.isInterrupted = Thread.interrupted();
     try {
       return steps.run(call);
@@ -56,14 +47,19 @@ public final class Call {
     }
   }
 
-  /** Returns a call of the same thread on the connections of a tie. */
-  public Call on(Tie tie) {
-    return new Call(isInterruptible, tie);
+  /** Returns true if an interrupt ends this call. */
+  public boolean isInterruptible() {
+    return isInterruptible;
   }
 
-  /** Returns the connections that the commands of this call must use, or null. */
-  public @Nullable Tie tie() {
-    return tie;
+  /** Sends the next commands on the connection of a session. */
+  public void use(@Nullable Session session) {
+    this.session = session;
+  }
+
+  /** Returns the session whose connection the commands must use, or null. */
+  public @Nullable Session session() {
+    return session;
   }
 
   /** Returns the server of the latest command, in words. */
@@ -92,89 +88,44 @@ public final class Call {
   }
 
   /**
-   * Waits for a result. Throws {@link OutageException} if the time is over first, and what {@code
-   * failure} makes of the cause if the future failed.
+   * Waits for a result. Throws {@link OutageException} if the time is over first, and {@link
+   * CompletionException} if the future failed.
    */
-  public <T extends @Nullable Object> T await(
-      Future<T> future, long until, UnaryOperator<Throwable> failure) throws InterruptedException {
-    while (true) {
+  public <T extends @Nullable Object> T await(Future<T> future, long until)
+      throws InterruptedException {
+    return await(until, nanos -> {
       try {
-        return future.get(Math.max(until - Clock.now(), 0), TimeUnit.NANOSECONDS);
-      } catch (InterruptedException interrupt) {
-        note(interrupt);
+        return future.get(nanos, TimeUnit.NANOSECONDS);
       } catch (ExecutionException failed) {
-        throw Pool.unchecked(failure.apply(failed.getCause()));
+        throw new CompletionException(failed.getCause());
       } catch (TimeoutException late) {
         throw OutageException.late(late);
       }
-    }
+    });
   }
 
   /** Waits for a permit. Returns false if there is none until the time. */
   public boolean await(Semaphore permits, long until) throws InterruptedException {
-    while (true) {
-      try {
-        return permits.tryAcquire(Math.max(until - Clock.now(), 0), TimeUnit.NANOSECONDS);
-      } catch (InterruptedException interrupt) {
-        note(interrupt);
-      }
-    }
+    return await(until, nanos -> permits.tryAcquire(nanos, TimeUnit.NANOSECONDS));
   }
 
   /** Sleeps until a time. */
   public void sleep(long until) throws InterruptedException {
-    for (long left; (left = until - Clock.now()) > 0; ) {
-      try {
-        TimeUnit.NANOSECONDS.sleep(left);
-      } catch (InterruptedException interrupt) {
-        note(interrupt);
-      }
-    }
+    await(new Semaphore(0), until);
   }
 
-  /** Reads from a connection. An interrupt that ends this call closes the connection. */
-  public <T extends @Nullable Object> T read(Runnable close, Supplier<T> read)
+  private interface Wait<T extends @Nullable Object> {
+    T within(long nanos) throws InterruptedException;
+  }
+
+  private <T extends @Nullable Object> T await(long until, Wait<T> wait)
       throws InterruptedException {
-    return isInterruptible ? new Interruptible(close).read(read) : read.get();
-  }
-
-  private void note(InterruptedException interrupt) throws InterruptedException {
-    if (isInterruptible) throw interrupt;
-    isInterrupted = true;
-  }
-
-  /** A connection that an interrupt closes, because nothing else ends a read of a socket. */
-  private static final class Interruptible extends AbstractInterruptibleChannel {
-    private final Runnable close;
-
-    Interruptible(Runnable close) {
-      this.close = close;
-    }
-
-    @Override
-    protected void implCloseChannel() {
-      close.run();
-    }
-
-    <T extends @Nullable Object> T read(Supplier<T> read) throws InterruptedException {
-      boolean isRead = false;
-      begin();
+    while (true) {
       try {
-        T result = read.get();
-        isRead = true;
-        return result;
-      } finally {
-        ended(isRead);
-      }
-    }
-
-    @SuppressWarnings("finally") // The interrupt is the cause of the failure of the read.
-    private void ended(boolean isRead) throws InterruptedException {
-      try {
-        end(isRead);
-      } catch (IOException interrupt) {
-        Thread.interrupted();
-        throw new InterruptedException();
+        return wait.within(Math.max(until - Clock.now(), 0));
+      } catch (InterruptedException interrupt) {
+        if (isInterruptible) throw interrupt;
+        isInterrupted = true;
       }
     }
   }

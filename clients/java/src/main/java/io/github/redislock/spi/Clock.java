@@ -1,14 +1,11 @@
 package io.github.redislock.spi;
 
-import java.time.Duration;
-
 /** A monotonic clock. Its times are nanoseconds since the program began, so {@code <} works. */
 public final class Clock {
   /** The time that never comes. */
   public static final long NEVER = Long.MAX_VALUE;
 
   private static final long ORIGIN = System.nanoTime();
-  private static final Duration LONGEST = Duration.ofNanos(NEVER);
 
   private Clock() {}
 
@@ -20,10 +17,5 @@ public final class Clock {
   /** Returns the sum of a time and a length, or {@link #NEVER} if it is too great. */
   public static long after(long at, long nanos) {
     return at > NEVER - nanos ? NEVER : at + nanos;
-  }
-
-  /** Returns a length in nanoseconds, or {@link #NEVER} if it is too great. */
-  public static long nanosOf(Duration length) {
-    return length.compareTo(LONGEST) >= 0 ? NEVER : length.toNanos();
   }
 }

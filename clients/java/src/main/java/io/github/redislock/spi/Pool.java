@@ -9,39 +9,33 @@ import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Connections of a Redis client to one server, each for one command at a time. They have the
- * settings of the program's client and are apart from its own ones.
+ * Connections of a Redis client, each for one command at a time. They have the settings of the
+ * program's client and are apart from its own ones, so waits delay no renewals and releases.
  *
  * @param <C> the client's type of connections
  */
 public abstract class Pool<C> {
-  /** The time without a reply after which a connection counts as dead. */
-  public static final long SILENCE_NANOS = TimeUnit.MILLISECONDS.toNanos(500);
-
-  /** The most unused connections that stay open. */
+  /** The time without a reply after which the unused connections count as dead, too. */
+  private static final long SILENCE_NANOS = TimeUnit.MILLISECONDS.toNanos(500);
   private static final int MOST_IDLE = 32;
 
   private final Deque<C> idle = new ConcurrentLinkedDeque<>();
-  /** The connections that a command uses, except those of ties, which only their ties close. */
   private final Set<C> used = ConcurrentHashMap.newKeySet();
+  /** The connections whose latest reply didn't come before a short limit was over. */
+  private final Set<C> doubtful = ConcurrentHashMap.newKeySet();
   private volatile boolean isClosed;
 
   /** Opens a connection, in a thread of the library. */
-  protected abstract C open() throws Exception;
+  protected abstract C open();
 
-  /** Returns true if a connection may be used. */
+  /** Returns true if a connection may be used, also after a reply that didn't come. */
   protected abstract boolean isOpen(C connection);
 
   /** Closes a connection. */
   protected abstract void close(C connection);
 
-  /** Returns the {@link ServerError} or {@link OutageException} of an error, or the error. */
-  protected abstract Throwable failure(Throwable error);
-
-  /** Called after a connection failed on which a call sent a command at a time. */
-  protected void failed(Call call, long sentAt) {
-    closeIdle();
-  }
+  /** Returns the meaning of an exception of the client. */
+  protected abstract Fault meaning(Throwable cause);
 
   /** A command and its reply on a connection. */
   @FunctionalInterface
@@ -50,47 +44,55 @@ public abstract class Pool<C> {
     @Nullable Object run(C connection) throws InterruptedException;
   }
 
-  /** Sends a command on a connection of the call's tie, or of this pool. */
+  /** Sends a command on the connection of the call's session, or on one of this pool. */
   public @Nullable Object exchange(Command command, Call call, long until, Exchange<C> exchange)
       throws InterruptedException {
-    Tie tie = call.tie();
-    C connection = tie == null ? null : tie.latest(this);
-    if (connection == null) connection = taken(call, until);
-    boolean isClean = false;
+    Session session = call.session();
+    C tied = session == null ? null : session.of(this);
+    C connection = tied == null ? taken(call, until) : tied;
+    // After an interrupt the server goes on blocking the connection.
+    boolean isUsable = command.blockNanos() == 0;
     long began = Clock.now();
     call.sends();
     try {
       Object reply = exchange.run(connection);
       call.answered();
-      isClean = true;
+      doubtful.remove(connection);
+      isUsable = true;
       return reply;
     } catch (RuntimeException | Error error) {
-      Throwable failure = failure(error);
-      isClean = failure instanceof ServerError reply && !reply.isOfReplica();
+      isUsable = false;
+      RuntimeException failure = Fault.told(error, this::meaning);
       if (failure instanceof ServerError) call.answered();
-      // A connection isn't dead because a short limit is over.
       long silence = Clock.now() - began - command.blockNanos();
-      boolean isLate = failure instanceof OutageException outage && outage.isLate();
-      if (!isClean && (!isLate || silence >= SILENCE_NANOS)) failed(call, began);
-      throw unchecked(failure);
+      isUsable = isAlive(connection, failure, silence);
+      if (!isUsable) closeIdle();
+      throw failure;
     } finally {
-      if (tie == null) putBack(connection, isClean);
-      else tie.keep(this, connection, isClean);
+      boolean isReusable = isUsable && isOpen(connection);
+      if (session == null) putBack(connection, isReusable);
+      else session.keep(this, connection, isReusable);
     }
+  }
+
+  private boolean isAlive(C connection, RuntimeException failure, long silence) {
+    // The name of the server may lead to the new primary by now.
+    if (failure instanceof ServerError reply) return !reply.isOfReplica();
+    boolean isLate = failure instanceof OutageException outage && outage.isLate();
+    // A connection isn't dead because a short limit is over, unless that happens twice.
+    return isLate && silence < SILENCE_NANOS && doubtful.add(connection);
   }
 
   private C taken(Call call, long until) throws InterruptedException {
-    if (isClosed) throw OutageException.closed();
+    if (isClosed) throw OutageException.failed("these connections are closed");
     if (until <= Clock.now()) throw OutageException.late(null);
-    for (C connection; (connection = idle.pollFirst()) != null; close(connection)) {
-      if (isOpen(connection)) return inUse(connection, call);
+    C connection = idle.pollFirst();
+    while (connection != null && !isOpen(connection)) {
+      close(connection);
+      connection = idle.pollFirst();
     }
-    return inUse(opened(call, until), call);
-  }
-
-  private C inUse(C connection, Call call) {
-    if (call.tie() == null) used.add(connection);
-    if (isClosed) close(connection);
+    if (connection == null) return opened(call, until);
+    used.add(connection);
     return connection;
   }
 
@@ -99,56 +101,60 @@ public abstract class Pool<C> {
    * limit. A connection that comes too late goes to the pool.
    */
   private C opened(Call call, long until) throws InterruptedException {
-    CompletableFuture<C> opening = new CompletableFuture<>();
-    Background.run(() -> {
-      try {
-        C connection = open();
-        if (!opening.complete(connection)) putBack(connection, true);
-      } catch (Throwable error) {
-        opening.completeExceptionally(error);
-      }
-    });
-    boolean isWanted = false;
+    CompletableFuture<C> opening = opening();
+    boolean isTaken = false;
     try {
-      C connection = call.await(opening, until, this::failure);
-      isWanted = true;
+      C connection = call.await(opening, until);
+      isTaken = true;
       return connection;
+    } catch (RuntimeException failure) {
+      throw Fault.told(failure, this::meaning);
     } finally {
-      if (!isWanted && !opening.cancel(false)) opening.thenAccept(late -> putBack(late, true));
+      if (!isTaken) opening.thenAccept(late -> putBack(late, true));
     }
+  }
+
+  private CompletableFuture<C> opening() {
+    return CompletableFuture.supplyAsync(() -> {
+      C opened = open();
+      used.add(opened);
+      if (isClosed) closeAll();
+      return opened;
+    }, Background.THREADS);
+  }
+
+  /** Opens a connection before it is needed. */
+  public void begin() {
+    opening().thenAccept(early -> putBack(early, true));
   }
 
   /** Takes a connection back. One that isn't reusable is closed. */
   void putBack(C connection, boolean isReusable) {
-    used.remove(connection);
-    if (!isReusable || idle.size() >= MOST_IDLE) {
-      close(connection);
-      return;
+    if (isReusable && idle.size() < MOST_IDLE) {
+      if (used.remove(connection)) idle.addFirst(connection);
+      if (isClosed) closeAll();
+    } else {
+      closeOnce(connection);
     }
-    idle.addFirst(connection);
-    if (isClosed) closeIdle();
   }
 
-  /** Closes the unused connections, which may have died with one that failed. */
-  public void closeIdle() {
+  private void closeIdle() {
     for (C connection; (connection = idle.pollFirst()) != null; ) close(connection);
+  }
+
+  private void closeOnce(C connection) {
+    doubtful.remove(connection);
+    if (used.remove(connection)) close(connection);
+  }
+
+  private void closeAll() {
+    closeIdle();
+    used.forEach(this::closeOnce);
   }
 
   /** Closes all connections, for good. */
   public void close() {
     isClosed = true;
-    restart();
-  }
-
-  /** Closes all connections, except those of ties. The next commands open others. */
-  public void restart() {
-    closeIdle();
-    used.forEach(this::close);
-  }
-
-  /** Returns an error to throw. */
-  public static RuntimeException unchecked(Throwable error) {
-    if (error instanceof Error fatal) throw fatal;
-    return error instanceof RuntimeException known ? known : new IllegalStateException(error);
+    closeAll();
   }
 }

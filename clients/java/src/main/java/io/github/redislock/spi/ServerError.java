@@ -4,7 +4,6 @@ import java.util.Set;
 
 /** An error reply of the server, in its own words. */
 public final class ServerError extends RuntimeException {
-  private static final long serialVersionUID = 1L;
   private static final Set<String> OF_REPLICAS = Set.of("READONLY", "MASTERDOWN");
 
   /** Makes the error of a reply. */
