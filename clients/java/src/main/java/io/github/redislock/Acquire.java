@@ -29,8 +29,6 @@ final class Acquire {
   private final long until;
   /** The time at which a reply is too late. */
   private final long end;
-  /** The time at which the latest command was sent. */
-  private long askedAt;
   /** True if the latest reply was "not now", and nothing failed since. */
   private boolean isRefused;
   /** True if the server has a place or a grant of this token by its latest reply. */
@@ -108,7 +106,7 @@ final class Acquire {
     while (true) {
       Object reply = commands.retry(call, until, told, at -> ask(crowd));
       if (reply instanceof List<?> granted) {
-        boolean isInTime = Clock.now() - askedAt <= recipe.firstLeaseNanos() / 3;
+        boolean isInTime = Clock.now() - call.sentAt() <= recipe.firstLeaseNanos() / 3;
         // The grant may be over. If it isn't, the server sets its lease anew.
         if (isInTime) return grant(granted);
       } else if (isTry || Clock.now() >= until) {
@@ -137,14 +135,14 @@ final class Acquire {
   }
 
   private @Nullable Object reply() throws InterruptedException {
-    askedAt = Clock.now();
-    long left = until - askedAt;
+    long now = Clock.now();
+    long left = until - now;
     long block = Math.min(Math.min(SIGN_OF_LIFE_NANOS, recipe.firstLeaseNanos() / 3), left);
     boolean isFirst = isTry || !hasWaited;
     Command command = isFirst
         ? recipe.acquire(token, commands.timeoutNanos)
         : recipe.waitFor(token, block, left, commands.timeoutNanos);
-    long by = Clock.after(askedAt, commands.attemptNanos + command.blockNanos());
+    long by = Clock.after(now, commands.attemptNanos + command.blockNanos());
     Object reply = commands.ask(command, call, token, Math.min(by, end));
     isKnown = reply instanceof List || !isFirst && block < left;
     return reply;
@@ -152,8 +150,8 @@ final class Acquire {
 
   private Grant grant(List<?> reply) {
     boolean isUnclear = call.unanswered() > 0;
-    Grant grant = new Grant(lock, token, (Long) reply.get(1), askedAt, isUnclear);
-    grant.prolong(recipe.options().firstLeaseMs(), askedAt);
+    Grant grant = new Grant(lock, token, (Long) reply.get(1), call.sentAt(), isUnclear);
+    grant.prolong(recipe.options().firstLeaseMs(), call.sentAt());
     return grant;
   }
 

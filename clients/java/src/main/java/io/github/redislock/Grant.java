@@ -111,18 +111,17 @@ final class Grant {
     renewAt = isRenewed ? Clock.after(askedAt, every) : Clock.NEVER;
   }
 
-  /** Looks after the grant from now on, until it ends. */
+  /** Looks after the grant from now on, until it ends or its locks are closed. */
   synchronized void keep() {
-    if (isEnded()) return;
-    locks.held.add(this);
     if (look != null) look.cancel(false);
+    if (isEnded() || commands.isClosed()) return;
+    locks.held.add(this);
     long left = Math.min(renewAt, deadline) - Clock.now();
     look = Background.TIMER.schedule(this::look, left, TimeUnit.NANOSECONDS);
   }
 
   /** Renews the grant, or tells of its loss, if that is due. */
   private void look() {
-    if (commands.isClosed()) return;
     Thread thread = owner;
     long now = Clock.now();
     if (now >= deadline) {
@@ -177,13 +176,12 @@ final class Grant {
   private boolean extendOnce(Call call, long nextMs, long end) throws InterruptedException {
     // A renewal that is repeated after the release would undo its least hold.
     if (isEnded()) return false;
-    long askedAt = Clock.now();
     if (!isOfAllKeys(extended(call, nextMs, end))) {
       // The keys that aren't lost stay until the release, because the body may still run.
       lose();
       return false;
     }
-    prolong(nextMs, askedAt);
+    prolong(nextMs, call.sentAt());
     return !isEnded();
   }
 
@@ -259,13 +257,12 @@ final class Grant {
 
   private boolean shareOnce(Call call, Recipe next, long end) throws InterruptedException {
     if (!isHeld()) return false;
-    long askedAt = Clock.now();
     Object reply = commands.ask(next.share(token), call, token, end);
     isUnclear |= call.unanswered() > 0;
     boolean isSame = reply instanceof List<?> granted && granted.get(1).equals(fence);
     if (isSame && isHeld()) {
       recipe = next;
-      prolong(next.options().firstLeaseMs(), askedAt);
+      prolong(next.options().firstLeaseMs(), call.sentAt());
       return true;
     }
     // The server may have granted the lock anew.

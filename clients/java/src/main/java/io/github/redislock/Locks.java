@@ -187,6 +187,7 @@ public final class Locks implements AutoCloseable {
   @Override
   public void close() {
     commands.close();
+    held.forEach(Grant::keep);
   }
 
   String drawToken() {

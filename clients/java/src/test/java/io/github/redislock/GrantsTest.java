@@ -79,30 +79,6 @@ class GrantsTest {
   }
 
   @Test
-  void anExtensionRacesARelease() throws Exception {
-    CountDownLatch isExtending = new CountDownLatch(1);
-    CountDownLatch goesOn = new CountDownLatch(1);
-    ScriptedLink link = new ScriptedLink((command, until) -> {
-      if (!command.name().equals("LOCK.EXTEND")) return ScriptedLink.granted(command);
-      isExtending.countDown();
-      goesOn.await();
-      return 0L;
-    });
-    try (Locks locks = locks(link)) {
-      Hold hold = locks.lock("k").acquire();
-      CompletableFuture<Boolean> extended =
-          CompletableFuture.supplyAsync(() -> hold.extend(Duration.ofSeconds(60)));
-      isExtending.await();
-      assertTrue(hold.release());
-      goesOn.countDown();
-      assertFalse(extended.get(20, TimeUnit.SECONDS));
-      assertFalse(hold.isLost());
-      assertEquals(0, losses.get());
-      assertThrows(IllegalMonitorStateException.class, () -> hold.extend(Duration.ofSeconds(60)));
-    }
-  }
-
-  @Test
   void aRefusedRenewalIsToldOnceAndRepeated() throws Exception {
     ScriptedLink link = new ScriptedLink((command, until) -> {
       if (command.name().equals("LOCK.EXTEND")) throw new ServerError("NOPERM no", null);

@@ -27,27 +27,6 @@ import redis.clients.jedis.providers.PooledConnectionProvider;
 
 /** Links that must find their server again. */
 class ReconnectTest {
-  private static final int SLOTS = 16384;
-
-  /** The name of the primary leads to another server after a failover, and the old one lives on as a replica. */
-  @ParameterizedTest
-  @EnumSource
-  void theNameOfThePrimaryMoves(TestServer.Kind kind) throws Exception {
-    try (TestServer old = new TestServer();
-        TestServer promoted = new TestServer();
-        TestProxy name = new TestProxy(old.port());
-        Locks locks = new Locks(link(kind, name.port()), Duration.ofSeconds(8), LockObserver.LOGGING)) {
-      RedisLock lock = locks.lock("k");
-      lock.lock();
-      lock.unlock();
-      name.moveTo(promoted.port());
-      old.command("REPLICAOF", "127.0.0.1", "" + promoted.port());
-      assertTrue(lock.tryLock());
-      assertTrue(promoted.command("EXISTS", "k").equals(1L));
-      lock.unlock();
-    }
-  }
-
   private static Link link(TestServer.Kind kind, int port) {
     if (kind == TestServer.Kind.LETTUCE) {
       return new LettuceLink(RedisClient.create(TestServer.RESOURCES, "redis://127.0.0.1:" + port));

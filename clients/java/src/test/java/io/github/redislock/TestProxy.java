@@ -11,12 +11,12 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
 
-/** An address that can move to another server. Open connections stay where they are, and can be frozen. */
+/** An address of a server whose connections can be frozen, and whose replies can be lost. */
 final class TestProxy implements AutoCloseable {
   private final ServerSocket listening = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
   private final AtomicInteger freezes = new AtomicInteger();
   private final AtomicReference<String> undelivered = new AtomicReference<>();
-  private volatile int target;
+  private final int target;
 
   TestProxy(int target) throws IOException {
     this.target = target;
@@ -25,10 +25,6 @@ final class TestProxy implements AutoCloseable {
 
   int port() {
     return listening.getLocalPort();
-  }
-
-  void moveTo(int target) {
-    this.target = target;
   }
 
   /** Lets nothing through any more on the connections that are open now. */
@@ -55,7 +51,8 @@ final class TestProxy implements AutoCloseable {
         if (isUndelivered(bytes)) isSent.set(true);
         return true;
       }));
-      inBackground(() -> pass(server, client, era, bytes -> !(isSent.get() && undelivered.getAndSet(null) != null)));
+      inBackground(() -> pass(server, client, era,
+          bytes -> !(isSent.get() && undelivered.getAndSet(null) != null)));
     }
   }
 

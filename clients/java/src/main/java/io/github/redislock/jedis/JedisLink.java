@@ -40,17 +40,20 @@ public final class JedisLink implements Link {
 
   /** Makes a link over a provider of connections. */
   public JedisLink(ConnectionProvider provider) {
-    Servers servers = new Servers(provider);
+    Servers servers = new Servers(provider, () -> {});
     made = () -> servers;
     opening = CompletableFuture.completedFuture(servers);
   }
 
   /**
-   * Makes a link that makes its client in the background, and again at a command if that failed.
-   * The clients of a cluster and of Sentinel connect as soon as they are made.
+   * Makes a link that makes its client in the background, again at a command if that failed, and
+   * closes it. The clients of a cluster and of Sentinel connect as soon as they are made.
    */
   public JedisLink(Supplier<? extends UnifiedJedis> jedis) {
-    made = () -> new Servers(Servers.providerOf(jedis.get()));
+    made = () -> {
+      UnifiedJedis own = jedis.get();
+      return new Servers(Servers.providerOf(own), own::close);
+    };
     opening = CompletableFuture.supplyAsync(made, Background.THREADS);
   }
 

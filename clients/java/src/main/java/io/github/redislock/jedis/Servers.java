@@ -27,10 +27,13 @@ final class Servers {
   private final @Nullable ClusterConnectionProvider cluster;
   /** Our connections beside each pool of the program. */
   private final Map<Pool<Connection>, Node> nodes = new ConcurrentHashMap<>();
+  private final Runnable closing;
   private volatile boolean isClosed;
 
-  Servers(ConnectionProvider provider) {
+  /** Makes the servers of a provider, which {@code closing} closes. */
+  Servers(ConnectionProvider provider, Runnable closing) {
     this.provider = provider;
+    this.closing = closing;
     cluster = provider instanceof ClusterConnectionProvider nodes ? nodes : null;
     if (cluster == null) pool();
   }
@@ -118,5 +121,6 @@ final class Servers {
   void close() {
     isClosed = true;
     nodes.values().forEach(Node::close);
+    closing.run();
   }
 }

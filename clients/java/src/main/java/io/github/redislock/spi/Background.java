@@ -21,6 +21,8 @@ public final class Background {
   private static ScheduledThreadPoolExecutor timer() {
     ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, Background::thread);
     timer.setRemoveOnCancelPolicy(true);
+    timer.setKeepAliveTime(3, TimeUnit.SECONDS);
+    timer.allowCoreThreadTimeOut(true);
     return timer;
   }
 

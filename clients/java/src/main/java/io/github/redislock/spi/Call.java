@@ -14,6 +14,7 @@ public final class Call {
   private @Nullable Session session;
   private boolean isInterrupted;
   private int unanswered;
+  private long sentAt;
   private String server = "";
 
   private Call(boolean isInterruptible) {
@@ -75,6 +76,12 @@ public final class Call {
   /** Notes that a command is sent. */
   public void sends() {
     unanswered++;
+    sentAt = Clock.now();
+  }
+
+  /** Returns the time at which the latest command was sent. */
+  public long sentAt() {
+    return sentAt;
   }
 
   /** Notes that a command got its reply. */

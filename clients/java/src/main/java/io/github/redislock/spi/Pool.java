@@ -6,6 +6,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -23,6 +24,8 @@ public abstract class Pool<C> {
   private final Set<C> used = ConcurrentHashMap.newKeySet();
   /** The connections whose latest reply didn't come before a short limit was over. */
   private final Set<C> doubtful = ConcurrentHashMap.newKeySet();
+  /** The connection that is opened before it is needed. */
+  private final AtomicReference<@Nullable CompletableFuture<C>> begun = new AtomicReference<>();
   private volatile boolean isClosed;
 
   /** Opens a connection, in a thread of the library. */
@@ -52,7 +55,6 @@ public abstract class Pool<C> {
     C connection = tied == null ? taken(call, until) : tied;
     // After an interrupt the server goes on blocking the connection.
     boolean isUsable = command.blockNanos() == 0;
-    long began = Clock.now();
     call.sends();
     try {
       Object reply = exchange.run(connection);
@@ -64,7 +66,7 @@ public abstract class Pool<C> {
       isUsable = false;
       RuntimeException failure = Fault.told(error, this::meaning);
       if (failure instanceof ServerError) call.answered();
-      long silence = Clock.now() - began - command.blockNanos();
+      long silence = Clock.now() - call.sentAt() - command.blockNanos();
       isUsable = isAlive(connection, failure, silence);
       if (!isUsable) closeIdle();
       throw failure;
@@ -101,7 +103,8 @@ public abstract class Pool<C> {
    * limit. A connection that comes too late goes to the pool.
    */
   private C opened(Call call, long until) throws InterruptedException {
-    CompletableFuture<C> opening = opening();
+    CompletableFuture<C> early = begun.getAndSet(null);
+    CompletableFuture<C> opening = early == null ? opening() : early;
     boolean isTaken = false;
     try {
       C connection = call.await(opening, until);
@@ -125,7 +128,7 @@ public abstract class Pool<C> {
 
   /** Opens a connection before it is needed. */
   public void begin() {
-    opening().thenAccept(early -> putBack(early, true));
+    begun.set(opening());
   }
 
   /** Takes a connection back. One that isn't reusable is closed. */

@@ -3,7 +3,6 @@ package io.github.redislock.spring;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 
-import io.github.redislock.LockLostException;
 import io.github.redislock.LockOptions;
 import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
@@ -68,14 +67,6 @@ class LockTemplateTest {
   }
 
   @Test
-  void aRefusalFails() {
-    server.command("SET", "k", "a string");
-    assertThatExceptionOfType(io.github.redislock.RefusedException.class)
-        .isThrownBy(() -> template.execute("k", LONG, hold -> "never"));
-    assertObserved("redis.lock.acquire").hasLowCardinalityKeyValue("outcome", "failed").hasError();
-  }
-
-  @Test
   void theExceptionOfTheWorkReleasesTheLock() {
     IOException own = new IOException("own");
     assertThatExceptionOfType(IOException.class)
@@ -85,12 +76,6 @@ class LockTemplateTest {
         .isSameAs(own);
     assertThat(server.exists("k")).isFalse();
     assertObserved("redis.lock.hold").hasError(own);
-  }
-
-  @Test
-  void aLossIsToldAfterTheWork() {
-    assertThatExceptionOfType(LockLostException.class)
-        .isThrownBy(() -> template.execute("k", LONG, hold -> server.command("DEL", "k")));
   }
 
   @Test

@@ -1,9 +1,9 @@
 package io.github.redislock.spring.boot;
 
 import io.github.redislock.jedis.JedisLink;
+import io.github.redislock.spi.Link;
 import java.util.Collection;
 import java.util.Set;
-import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import org.springframework.data.redis.connection.RedisClusterConfiguration;
 import org.springframework.data.redis.connection.RedisNode;
@@ -25,9 +25,9 @@ import redis.clients.jedis.providers.SentineledConnectionProvider;
 final class JedisLinks {
   private JedisLinks() {}
 
-  static LifecycleLink.Opened open(JedisConnectionFactory factory) {
-    LazyJedis jedis = new LazyJedis(factory);
-    return new LifecycleLink.Opened(new JedisLink(jedis), jedis::close);
+  /** Opens a link that makes its client in the background, because some clients connect at once. */
+  static Link open(JedisConnectionFactory factory) {
+    return new JedisLink(() -> new UnifiedJedis(providerOf(factory)));
   }
 
   private static ConnectionProvider providerOf(JedisConnectionFactory factory) {
@@ -81,36 +81,5 @@ final class JedisLinks {
         .connectionTimeoutMillis(Math.toIntExact(client.getConnectTimeout().toMillis()))
         .socketTimeoutMillis(Math.toIntExact(client.getReadTimeout().toMillis()))
         .build();
-  }
-
-  /** A client that is made in the background, because some clients connect at once. */
-  private static final class LazyJedis implements Supplier<UnifiedJedis> {
-    private final JedisConnectionFactory factory;
-    private UnifiedJedis made;
-    private boolean isClosed;
-
-    LazyJedis(JedisConnectionFactory factory) {
-      this.factory = factory;
-    }
-
-    /** Makes the client. The link has one attempt at a time. */
-    @Override
-    public UnifiedJedis get() {
-      UnifiedJedis opened = new UnifiedJedis(providerOf(factory));
-      if (keeps(opened)) return opened;
-      opened.close();
-      throw new IllegalStateException("these locks are closed");
-    }
-
-    private synchronized boolean keeps(UnifiedJedis opened) {
-      if (!isClosed) made = opened;
-      return !isClosed;
-    }
-
-    /** Closes the client. One that is just being made isn't waited for. */
-    synchronized void close() {
-      isClosed = true;
-      if (made != null) made.close();
-    }
   }
 }

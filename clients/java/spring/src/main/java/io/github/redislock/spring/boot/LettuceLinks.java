@@ -11,11 +11,8 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactor
 final class LettuceLinks {
   private LettuceLinks() {}
 
-  static LifecycleLink.Opened open(LettuceConnectionFactory factory) {
-    return new LifecycleLink.Opened(linkOf(factory.getRequiredNativeClient()), () -> {});
-  }
-
-  private static Link linkOf(AbstractRedisClient client) {
+  static Link open(LettuceConnectionFactory factory) {
+    AbstractRedisClient client = factory.getRequiredNativeClient();
     if (client instanceof RedisClusterClient cluster) return new LettuceLink(cluster);
     return new LettuceLink((RedisClient) client);
   }

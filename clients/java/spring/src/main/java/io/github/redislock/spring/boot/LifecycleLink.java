@@ -16,18 +16,11 @@ final class LifecycleLink implements Link, SmartLifecycle {
   /** Connection factories stop in phase 0, after the beans of greater phases. */
   private static final int PHASE = 1;
 
-  private final Supplier<Opened> opener;
-  private @Nullable Opened current;
+  private final Supplier<Link> opener;
+  private @Nullable Link current;
   private boolean isStopped;
 
-  /**
-   * An open link.
-   *
-   * @param client closes the client below, if nobody else does
-   */
-  record Opened(Link link, Runnable client) {}
-
-  LifecycleLink(Supplier<Opened> opener) {
+  LifecycleLink(Supplier<Link> opener) {
     this.opener = opener;
   }
 
@@ -43,41 +36,32 @@ final class LifecycleLink implements Link, SmartLifecycle {
 
   /** Returns the link. A bean may lock before the context starts. */
   private synchronized Link current() {
-    if (!isStopped) return opened().link();
-    throw OutageException.failed(new IllegalStateException("the application is stopped"));
-  }
-
-  private Opened opened() {
-    Opened link = current;
-    if (link == null) {
-      link = opener.get();
-      current = link;
-    }
+    if (isStopped) throw OutageException.failed("the application is stopped");
+    Link link = current == null ? opener.get() : current;
+    current = link;
     return link;
   }
 
   private synchronized boolean isUsed(Link link) {
-    return current != null && current.link() == link;
+    return current == link;
   }
 
   @Override
   public synchronized void start() {
     isStopped = false;
-    opened();
+    current();
   }
 
   /** Closes the connections, before the connection factory shuts its client down. */
   @Override
   public void stop() {
-    Opened last = ended();
-    if (last == null) return;
-    last.link().close();
-    last.client().run();
+    Link last = ended();
+    if (last != null) last.close();
   }
 
   /** Notes the end. Returns what has to be closed, or null. */
-  private synchronized @Nullable Opened ended() {
-    Opened last = current;
+  private synchronized @Nullable Link ended() {
+    Link last = current;
     current = null;
     isStopped = true;
     return last;

@@ -13,7 +13,7 @@ final class Links {
 
   private Links() {}
 
-  static LifecycleLink.Opened open(RedisConnectionFactory factory) {
+  static Link open(RedisConnectionFactory factory) {
     if (HAS_LETTUCE && factory instanceof LettuceConnectionFactory lettuce) {
       return LettuceLinks.open(lettuce);
     }

@@ -17,12 +17,12 @@ import java.util.function.Supplier;
 import org.junit.jupiter.api.Test;
 
 class LifecycleLinkTest {
-  /** A client that is closed slowly holds up nobody who only asks. */
+  /** A link that is closed slowly holds up nobody who only asks. */
   @Test
   void aSlowStopHoldsUpNobody() throws Exception {
     CountDownLatch isClosing = new CountDownLatch(1);
     CountDownLatch mayClose = new CountDownLatch(1);
-    LifecycleLink lifecycle = new LifecycleLink(() -> new LifecycleLink.Opened(link(), () -> {
+    LifecycleLink lifecycle = new LifecycleLink(() -> link(() -> "reply", () -> {
       isClosing.countDown();
       wait(mayClose);
     }));
@@ -41,7 +41,7 @@ class LifecycleLinkTest {
   /** A context that is started again has a client again, so a wait goes on. */
   @Test
   void aStoppedApplicationIsAnOutage() {
-    LifecycleLink lifecycle = new LifecycleLink(() -> new LifecycleLink.Opened(link(), () -> {}));
+    LifecycleLink lifecycle = new LifecycleLink(() -> link(() -> "reply", () -> {}));
     assertThat(send(lifecycle)).isEqualTo("reply");
     lifecycle.stop();
     assertThatExceptionOfType(OutageException.class).isThrownBy(() -> send(lifecycle));
@@ -53,25 +53,21 @@ class LifecycleLinkTest {
   void onlyTheStopMakesAnOutageOfAFailure() {
     LifecycleLink[] lifecycle = {null};
     boolean[] isStopped = {false};
-    lifecycle[0] = new LifecycleLink(() -> new LifecycleLink.Opened(link(() -> {
+    lifecycle[0] = new LifecycleLink(() -> link(() -> {
       if (isStopped[0]) lifecycle[0].stop();
       throw new IllegalStateException("closed");
-    }), () -> {}));
+    }, () -> {}));
     assertThatIllegalStateException().isThrownBy(() -> send(lifecycle[0]));
     isStopped[0] = true;
     assertThatExceptionOfType(OutageException.class).isThrownBy(() -> send(lifecycle[0]));
   }
 
   private static Object send(Link link) {
-    Command command = Command.of("RELEASE", List.of("k".getBytes()), "token");
+    Command command = Command.of("RELEASE", List.of("k".getBytes()), List.of("token"), 0);
     return Call.uninterruptibly(call -> link.send(command, call, Clock.NEVER));
   }
 
-  private static Link link() {
-    return link(() -> "reply");
-  }
-
-  private static Link link(Supplier<Object> reply) {
+  private static Link link(Supplier<Object> reply, Runnable close) {
     return new Link() {
       @Override
       public Object send(Command command, Call call, long until) {
@@ -79,7 +75,9 @@ class LifecycleLinkTest {
       }
 
       @Override
-      public void close() {}
+      public void close() {
+        close.run();
+      }
     };
   }
 

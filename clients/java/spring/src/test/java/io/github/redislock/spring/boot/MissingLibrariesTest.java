@@ -8,7 +8,6 @@ import io.github.redislock.Locks;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spi.Link;
 import io.github.redislock.spring.LockTemplate;
-import io.github.redislock.spring.shedlock.RedisLockProvider;
 import io.lettuce.core.RedisClient;
 import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
@@ -16,7 +15,6 @@ import io.micrometer.observation.ObservationRegistry;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.Optional;
-import java.util.concurrent.locks.Lock;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.junit.jupiter.api.Test;
 import org.springframework.boot.SpringBootVersion;
@@ -49,14 +47,6 @@ class MissingLibrariesTest {
         .doesNotHaveBean(LockTemplate.class)
         .doesNotHaveBean(LockRegistry.class)
         .doesNotHaveBean(LockProvider.class));
-  }
-
-  @Test
-  void anApplicationWithRedisHasLocks() {
-    withLettuce.run(context -> assertThat(context).hasSingleBean(Locks.class)
-        .hasSingleBean(LockTemplate.class)
-        .hasSingleBean(LockRegistry.class)
-        .hasSingleBean(RedisLockProvider.class));
   }
 
   @Test
@@ -129,15 +119,6 @@ class MissingLibrariesTest {
             new RedisLockProperties.Shedlock("job-lock", "default"))));
     withLettuce.withPropertyValues("redis-lock.lease=0")
         .run(context -> assertThat(context).getFailure().rootCause().hasMessageContaining("lease must be"));
-  }
-
-  @Test
-  @SuppressWarnings("rawtypes") // Spring Integration 6.5 has no type parameter.
-  void theRegistryHasItsKey() {
-    withLettuce.withPropertyValues("redis-lock.integration.registry-key=orders").run(context -> {
-      Lock lock = context.getBean(LockRegistry.class).obtain("42");
-      assertThat(lock.toString()).contains("orders:42");
-    });
   }
 
   @Test

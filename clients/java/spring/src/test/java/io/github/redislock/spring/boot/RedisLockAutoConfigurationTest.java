@@ -1,7 +1,6 @@
 package io.github.redislock.spring.boot;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 
 import io.github.redislock.Hold;
 import io.github.redislock.LockException;
@@ -158,22 +157,6 @@ class RedisLockAutoConfigurationTest {
     }
   }
 
-  @ParameterizedTest
-  @ValueSource(strings = {"lettuce", "jedis"})
-  void anOutageIsToldWithinTheCommandTimeout(String client) throws Exception {
-    TestServer server = opened(TestServer.start());
-    ConfigurableApplicationContext application = started(client,
-        "spring.data.redis.port=" + server.port(), "redis-lock.command-timeout=700ms");
-    Locks locks = locksOf(application);
-    TestServer.await(() -> isServed(locks));
-    server.stop();
-    long begunNanos = System.nanoTime();
-    assertThatExceptionOfType(UnavailableException.class)
-        .isThrownBy(() -> locks.lock("k").tryLock());
-    assertThat(Duration.ofNanos(System.nanoTime() - begunNanos))
-        .isBetween(Duration.ofMillis(650), Duration.ofSeconds(3));
-  }
-
   @Test
   void aScheduledTaskRunsUnderItsLock() throws Exception {
     TestServer server = opened(TestServer.start());
@@ -208,16 +191,6 @@ class RedisLockAutoConfigurationTest {
       LockAssert.assertLocked();
       ran.complete(null);
     }
-  }
-
-  @Test
-  void anApplicationStartsWithoutItsServer() throws Exception {
-    ConfigurableApplicationContext application =
-        started("lettuce", "spring.data.redis.port=" + TestServer.freePort(),
-            "redis-lock.command-timeout=300ms");
-    Locks locks = application.getBean(Locks.class);
-    assertThatExceptionOfType(UnavailableException.class)
-        .isThrownBy(() -> locks.lock("k").tryLock());
   }
 
   @Test

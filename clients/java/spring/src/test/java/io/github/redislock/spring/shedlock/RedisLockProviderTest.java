@@ -99,15 +99,6 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
   }
 
   @Test
-  void aTaskMayTakeLongerThanADay() {
-    Duration most = Duration.ofDays(3);
-    SimpleLock lock = getLockProvider().lock(lockConfig("long", most, Duration.ZERO)).orElseThrow();
-    long leftMs = (Long) server.command("PTTL", "job-lock:test:long");
-    assertThat(leftMs).isGreaterThan(Duration.ofDays(2).toMillis());
-    lock.unlock();
-  }
-
-  @Test
   void aSilentServerIsNoContentionAndHidesNoTask() {
     try (TestServer silent = TestServer.start()) {
       RedisClient own = RedisClient.create("redis://127.0.0.1:" + silent.port());
