@@ -21,9 +21,12 @@ public final class TestServer implements AutoCloseable {
   private final int port;
   private final Jedis admin;
 
+  private final String[] words;
+
   /** Starts a server by an order. */
   private TestServer(String order) {
-    port = Integer.parseInt(order(order));
+    words = order(order).split(" ");
+    port = Integer.parseInt(words[0]);
     admin = new Jedis("127.0.0.1", port, 20_000);
   }
 
@@ -41,20 +44,31 @@ public final class TestServer implements AutoCloseable {
     return new TestServer("sentinel primary " + server.port);
   }
 
-  /** Returns a port where no server is. */
-  public static String freePort() {
-    return order("port");
+  /** Starts a server with a port for TLS, too. */
+  public static TestServer tls() {
+    return new TestServer("tls");
   }
 
-  /** Sends an order of tests/rig/src/main.rs. Returns what follows the word {@code ok} of its reply. */
+  public String tlsPort() {
+    return words[1];
+  }
+
+  /** Returns the file of the server's certificate, which nobody trusts yet. */
+  public String certificate() {
+    return words[2];
+  }
+
+  /** Sends an order of tests/rig/src/main.rs. Returns its reply without the word {@code ok}. */
   private static synchronized String order(String order) {
     try {
       if (rig == null) {
-        rig = new ProcessBuilder(System.getenv("REDIS_LOCK_RIG"), "serve").redirectError(Redirect.INHERIT).start();
+        rig = new ProcessBuilder(System.getenv("REDIS_LOCK_RIG"), "serve")
+            .redirectError(Redirect.INHERIT).start();
       }
       rig.outputWriter().append(order).append('\n').flush();
       String reply = rig.inputReader().readLine();
-      if (reply == null || !reply.startsWith("ok")) throw new IllegalStateException(order + ": " + reply);
+      boolean isOk = reply != null && reply.startsWith("ok");
+      if (!isOk) throw new IllegalStateException(order + ": " + reply);
       return reply.substring(2).strip();
     } catch (IOException error) {
       throw new UncheckedIOException(error);
@@ -77,7 +91,8 @@ public final class TestServer implements AutoCloseable {
   public long waiters(String key) {
     if (!(command("LOCK.INFO", key) instanceof List<?> fields)) return 0;
     for (int field = 0; field < fields.size(); field += 2) {
-      if (new String((byte[]) fields.get(field)).equals("waiters")) return (Long) fields.get(field + 1);
+      boolean isCount = new String((byte[]) fields.get(field)).equals("waiters");
+      if (isCount) return (Long) fields.get(field + 1);
     }
     return 0;
   }

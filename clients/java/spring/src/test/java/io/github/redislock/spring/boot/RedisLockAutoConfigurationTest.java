@@ -8,7 +8,6 @@ import io.github.redislock.Locks;
 import io.github.redislock.UnavailableException;
 import io.github.redislock.spring.LockTemplate;
 import io.github.redislock.spring.TestServer;
-import io.github.redislock.spring.TlsProxy;
 import io.github.redislock.spring.shedlock.RedisLockProvider;
 import io.micrometer.core.instrument.MeterRegistry;
 import java.time.Duration;
@@ -95,15 +94,12 @@ class RedisLockAutoConfigurationTest {
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void locksUseTheSslBundle(String client) throws Exception {
-    TestServer server = opened(TestServer.start());
-    TlsProxy proxy = opened(new TlsProxy(server));
+    TestServer server = opened(TestServer.tls());
     ConfigurableApplicationContext application = started(client,
-        "spring.data.redis.host=127.0.0.1",
-        "spring.data.redis.port=" + proxy.port(),
+        "spring.data.redis.host=localhost",
+        "spring.data.redis.port=" + server.tlsPort(),
         "spring.data.redis.ssl.bundle=redis",
-        "spring.ssl.bundle.jks.redis.truststore.type=PKCS12",
-        "spring.ssl.bundle.jks.redis.truststore.location=file:" + proxy.store(),
-        "spring.ssl.bundle.jks.redis.truststore.password=" + TlsProxy.PASSWORD);
+        "spring.ssl.bundle.pem.redis.truststore.certificate=file:" + server.certificate());
     assertThat(waitedFence(application, server)).isPositive();
   }
 
