@@ -12,17 +12,21 @@ import io.lettuce.core.cluster.UnknownPartitionException;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.concurrent.CancellationException;
-import java.util.function.Consumer;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import java.util.function.Supplier;
 
 /** Connections of a Lettuce client. One of a cluster leads to all nodes. */
 final class Connections extends Pool<StatefulConnection<byte[], byte[]>> {
   private final Supplier<StatefulConnection<byte[], byte[]>> opened;
-  private final Consumer<StatefulConnection<byte[], byte[]>> closing;
+  private final Function<StatefulConnection<byte[], byte[]>, CompletableFuture<Void>> closing;
+  /** Done when the connections are closed that were to be closed so far. */
+  private CompletableFuture<Void> closed = CompletableFuture.completedFuture(null);
 
   Connections(
       Supplier<StatefulConnection<byte[], byte[]>> opened,
-      Consumer<StatefulConnection<byte[], byte[]>> closing) {
+      Function<StatefulConnection<byte[], byte[]>, CompletableFuture<Void>> closing) {
     this.opened = opened;
     this.closing = closing;
   }
@@ -41,8 +45,13 @@ final class Connections extends Pool<StatefulConnection<byte[], byte[]>> {
   }
 
   @Override
-  protected void close(StatefulConnection<byte[], byte[]> connection) {
-    closing.accept(connection);
+  protected synchronized void close(StatefulConnection<byte[], byte[]> connection) {
+    closed = CompletableFuture.allOf(closed, closing.apply(connection));
+  }
+
+  /** Waits a little, because the shutdown of a client warns of connections being closed. */
+  synchronized void awaitClosed() {
+    closed.exceptionally(error -> null).completeOnTimeout(null, 500, TimeUnit.MILLISECONDS).join();
   }
 
   @Override

@@ -92,6 +92,7 @@ public final class LettuceLink implements Link {
   @Override
   public void close() {
     connections.close();
+    connections.awaitClosed();
   }
 
   private record Name(String word) implements ProtocolKeyword {

@@ -22,18 +22,19 @@ final class Nodes {
   private Nodes() {}
 
   /** Asks the nodes for the slots by a connection that is closed afterwards. */
-  static void lookAndClose(StatefulConnection<byte[], byte[]> connection) {
+  static CompletableFuture<Void> lookAndClose(StatefulConnection<byte[], byte[]> connection) {
     StatefulRedisClusterConnection<byte[], byte[]> all =
         (StatefulRedisClusterConnection<byte[], byte[]>) connection;
     Partitions known = all.getPartitions();
-    CompletableFuture.completedFuture(known)
+    return CompletableFuture.completedFuture(known)
         .thenCompose(nodes -> CompletableFuture.allOf(nodes.stream()
             .map(node -> all.getConnectionAsync(node.getUri().getHost(), node.getUri().getPort())
                 .thenCompose(one -> one.async().clusterNodes())
                 .thenAccept(reply -> adopt(reply, known)))
             .toArray(CompletableFuture[]::new)))
         .orTimeout(ASK_MS, TimeUnit.MILLISECONDS)
-        .whenComplete((done, silent) -> all.closeAsync());
+        .handle((done, silent) -> all.closeAsync())
+        .thenCompose(closing -> closing);
   }
 
   /** Moves the node that replied to the front, and sets the slots of all nodes. */
