@@ -4,7 +4,7 @@
 # One package manager at a time; cargo itself runs in parallel.
 .NOTPARALLEL:
 .PHONY: help deps build-deps run-deps test-deps port build cli run unit quick test test-ha test-speed test-matrix test-stalled check demo
-.PHONY: soak fuzz storms memcheck bench bench-peers bench-docs instructions clean
+.PHONY: soak small-world fuzz storms memcheck bench bench-peers bench-docs instructions clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -21,6 +21,8 @@ LOCK_SOAK_SECONDS ?= 30
 # there. They mostly sleep.
 LOCK_TEST_STALLS ?= 40
 STALLED_THREADS ?= 16
+# Seconds of each of the three searches of `make small-world`.
+SMALL_WORLD_SECONDS ?= 100
 # Rounds of the race between a grant and its client's death in `make soak`.
 LOCK_RACE_ROUNDS ?= 100000
 
@@ -134,6 +136,10 @@ demo: run-deps build ## show an oversold flash sale, without a lock and with one
 soak: test-deps build ## kill clients in the tick of their grant, LOCK_RACE_ROUNDS times; run crowds for LOCK_SOAK_SECONDS
 	@$(FOUND); LOCK_RACE_ROUNDS=$(LOCK_RACE_ROUNDS) cargo nextest run --test waiting --no-capture in_the_tick_of_its_grant
 	@$(FOUND); LOCK_SOAK_SECONDS=$(LOCK_SOAK_SECONDS) cargo nextest run --test kinds --test-threads=2
+
+small-world: ## search every interleaving of a small world and of two clients, 5 minutes on one core
+	SMALL_WORLD_SECONDS=$(SMALL_WORLD_SECONDS) cargo test --profile checked --package redis-lock-core --test lock_table -- \
+	  --nocapture --test-threads=1 keeps_the_promises keeps_its_promises
 
 storms: run-deps build ## repeat what once stalled a server, and time a PING every ms meanwhile, on SERVERS
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-load --bin storms -- $(STORMS_OPTIONS) \

@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::contenders::{contend, grants, Find, History, Plan, Route};
 use crate::nodes::{address_in, Cluster, NODE_TIMEOUT_MS};
-use support::history::{
-    assert_fences_rise, assert_no_writer_overlaps, assert_nobody_stuck, Outage,
-};
+use support::history::{fences_rise, no_writer_overlaps, nobody_stuck, Outage};
 use support::{until, Client, Expect, Server};
 
 /// Time after which a client that waits for a served lock counts as stuck.
@@ -64,10 +62,10 @@ fn until_it_grants(server: &Server, more: i64) {
 /// Asserts all guarantees that hold if no grant is lost.
 #[track_caller]
 fn assert_nothing_lost(history: &History, outages: &[Outage]) {
-    assert_fences_rise(&history.grants);
-    assert_no_writer_overlaps(&history.holds);
+    fences_rise(&history.grants).unwrap();
+    no_writer_overlaps(&history.holds).unwrap();
     assert!(history.lost.is_empty(), "{:#?}", history.lost);
-    assert_nobody_stuck(&history.waits, outages, STUCK);
+    nobody_stuck(&history.waits, outages, STUCK).unwrap();
 }
 
 #[test]
@@ -207,7 +205,7 @@ fn a_crowd_goes_on_when_a_replica_takes_over() {
         brisk.errors
     );
     // The brisk crowd did not wait for its replica, so it may have lost its latest grants.
-    assert_fences_rise(&brisk.grants);
-    assert_nobody_stuck(&brisk.waits, &[outage], STUCK);
+    fences_rise(&brisk.grants).unwrap();
+    nobody_stuck(&brisk.waits, &[outage], STUCK).unwrap();
     assert_nothing_lost(&careful, &[outage]);
 }

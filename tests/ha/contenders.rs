@@ -15,7 +15,7 @@ use redis::Value;
 
 use support::history::{Granted, Hold, Mode, Wait};
 use support::load::{Dice, Over};
-use support::{Client, Command, Reply, Server};
+use support::{unix_time_us, Client, Command, Reply, Server};
 
 /// Time that a grant may take to reach the replicas that its client relies on, in ms.
 const ACKNOWLEDGE_MS: u64 = 1_000;
@@ -120,6 +120,15 @@ pub fn contend<T, const N: usize>(
         });
         (histories, told)
     })
+}
+
+/// Returns the time at which the client must take the lease for over, by the clock of this machine.
+/// It counts from the fence, which is the time of the grant, because the client may read the reply
+/// long after the grant.
+fn lease_over(granted: &Granted, lease_ms: u64) -> Instant {
+    let age_us = u64::try_from(unix_time_us() - granted.fence).unwrap_or(0);
+    let lease = Duration::from_millis(lease_ms * 9 / 10);
+    Instant::now() - Duration::from_micros(age_us) + lease
 }
 
 /// Returns the number of grants that a server has made.
@@ -229,7 +238,7 @@ impl<'a> Contender<'a> {
     fn hold(&mut self, granted: &Granted) {
         let relied_on = self.is_acknowledged();
         let from = Instant::now();
-        let lease_over = granted.lease_over(self.plan.lease_ms);
+        let lease_over = lease_over(granted, self.plan.lease_ms);
         let Range { start, end } = self.plan.hold_ms;
         let hold_ms = start + self.dice.below(end - start);
         let until = lease_over.min(from + Duration::from_millis(hold_ms));

@@ -336,13 +336,13 @@ fn a_crowd_goes_on_over_failovers_back_and_forth() {
         [(0, 1), (1, 0), (0, 1), (1, 0)].map(|(old, new)| hand_over_role(both[old], both[new]))
     });
     for history in &histories {
-        history::assert_fences_rise(&history.grants);
+        history::fences_rise(&history.grants).unwrap();
         // FAILOVER loses no effect of a command that was answered.
-        history::assert_no_writer_overlaps(&history.holds);
+        history::no_writer_overlaps(&history.holds).unwrap();
         assert!(history.lost.is_empty(), "{:#?}", history.lost);
     }
     let [brisk, steady] = &histories;
-    history::assert_nobody_stuck(&brisk.waits, &outages, Duration::from_secs(2));
+    history::nobody_stuck(&brisk.waits, &outages, Duration::from_secs(2)).unwrap();
     let lasted = |hold: &&Hold| {
         let mut outages = outages.iter();
         outages.any(|outage| hold.from < outage.from && hold.to > outage.to)

@@ -83,9 +83,9 @@ fn contend_at<T>(server: &Server, meanwhile: impl FnOnce() -> T) -> T {
         })
     };
     let ([history], told) = contend([plan], &find, meanwhile);
-    history::assert_fences_rise(&history.grants);
-    history::assert_no_writer_overlaps(&history.holds);
-    history::assert_nobody_stuck(&history.waits, &[], Duration::from_secs(2));
+    history::fences_rise(&history.grants).unwrap();
+    history::no_writer_overlaps(&history.holds).unwrap();
+    history::nobody_stuck(&history.waits, &[], Duration::from_secs(2)).unwrap();
     assert!(history.lost.is_empty(), "{:#?}", history.lost);
     assert!(history.errors.is_empty(), "{:?}", history.errors);
     told

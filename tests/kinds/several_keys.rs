@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Value;
-use support::history::{assert_no_writer_overlaps, Hold, Mode};
+use support::history::{no_writer_overlaps, Hold, Mode};
 use support::load::{soak_time, Dice};
 use support::{unix_time_ms, until, Client, Expect, Grant, Server, LONG, PATIENCE, WRONGTYPE};
 
@@ -807,7 +807,7 @@ fn clients_that_wait_for_random_pairs_never_deadlock_and_never_share_a_key() {
         );
     }
     let holds: Vec<Hold> = parts.into_iter().flat_map(|(holds, _)| holds).collect();
-    assert_no_writer_overlaps(&holds);
+    no_writer_overlaps(&holds).unwrap();
     until("the dead clients' locks are free", || {
         server.call("DBSIZE").int() == 0
     });

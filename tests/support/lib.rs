@@ -9,7 +9,6 @@ pub mod compiled;
 pub mod crowd;
 pub mod files;
 pub mod headings;
-pub mod history;
 pub mod links;
 pub mod load;
 mod lock_info;
@@ -24,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use client::{packed, Client, Command, PATIENCE, STALLS};
 pub use lock_info::{Fields, LockInfo};
+pub use redis_lock_promises::history;
 pub use redis_lock_rig::free_port;
 pub use replication::{assert_same_data, words, ReplicationStream};
 pub use reply::{Expect, Grant, Reply};

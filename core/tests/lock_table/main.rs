@@ -1,9 +1,13 @@
 //! Tests of the lock table through its public interface: each rule as a scene, and a random walk
 //! through all commands.
 
+mod client_model;
 mod cost;
 mod deadlock;
+mod judge;
 mod naive_contention;
 mod rules;
+mod search;
+mod small_world;
 mod walk;
 mod world;

@@ -5,9 +5,7 @@ use crate::world::{self, World};
 use proptest::prelude::*;
 use redis_lock_core::state::hand_over::FenceOrigin;
 use redis_lock_core::state::queue::KnownQueue;
-use redis_lock_core::state::waiter::Waiter;
 use redis_lock_core::store::KeyState;
-use redis_lock_core::values::holder::Mode;
 use redis_lock_core::values::lock::Lock;
 
 #[derive(Clone, Debug)]
@@ -309,71 +307,38 @@ fn check(world: &World) -> Result<(), TestCaseError> {
         .check()
         .map_err(TestCaseError::fail)?;
     check_replica_waits(world)?;
-    check_marks(world)?;
-    let mut fences = Vec::new();
     for key in KEYS {
-        let stored = match world.store.keys.get(&world::name(key)) {
-            Some(KeyState::Lock(stored)) => stored.lock.clone(),
-            _ => Lock::free(),
-        };
+        let stored = stored(world, &world::name(key));
         if !stored.is_free() {
             let sound = Lock::held(stored.mode(), stored.holders().iter().cloned().collect());
             prop_assert!(sound.is_some(), "an invalid lock: {stored:?}");
         }
-        let replica = world
-            .replica
-            .get(&world::name(key))
-            .cloned()
-            .unwrap_or_default();
-        prop_assert_eq!(
-            stored.holders(),
-            replica.holders(),
-            "the replica has another {}",
-            key
-        );
-        fences.extend(stored.holders().iter().map(|h| (h.token.clone(), h.fence)));
-        // The timer is still to settle the names that are due and the names that changed without an
-        // operation.
-        if !world.store.touched.is_empty() {
-            continue;
-        }
-        if world.table.next_due_ms().is_none_or(|ms| ms > world.now_ms) {
-            check_no_one_sleeps(world, key)?;
-            check_recorded(world, key)?;
-        }
     }
-    for (token, fence) in &fences {
-        let others = fences.iter().filter(|(other, _)| other != token);
-        let is_raised = RAISED_TO.contains(fence);
-        prop_assert!(
-            is_raised || others.clone().all(|(_, other)| other != fence),
-            "two tokens with one fence: {fences:?}"
-        );
+    // The timer is still to settle the names that are due and the names that changed without an
+    // operation.
+    let is_settled = world.table.next_due_ms().is_none_or(|ms| ms > world.now_ms);
+    if is_settled && world.store.touched.is_empty() {
+        KEYS.iter().try_for_each(|key| check_recorded(world, key))?;
     }
-    Ok(())
+    world
+        .check_settled()
+        .map_err(|broken| TestCaseError::fail(broken.to_string()))
+}
+
+fn stored(world: &World, name: &world::Name) -> Lock {
+    match world.store.keys.get(name) {
+        Some(KeyState::Lock(stored)) => stored.lock.clone(),
+        _ => Lock::free(),
+    }
 }
 
 /// Checks that each client whose reply is held back still has what its command gave it, under the
 /// fence that it would be told.
 fn check_replica_waits(world: &World) -> Result<(), TestCaseError> {
     for (name, token, fence) in world.table.replica_waits().followed() {
-        let stored = match world.store.keys.get(name) {
-            Some(KeyState::Lock(stored)) => stored.lock.clone(),
-            _ => Lock::free(),
-        };
+        let stored = stored(world, name);
         let own = stored.holder(token).map(|own| own.fence);
         prop_assert_eq!(own, Some(fence), "{:?} at {:?}", token, name);
-    }
-    Ok(())
-}
-
-/// Checks that no token waits for a key that it has left.
-fn check_marks(world: &World) -> Result<(), TestCaseError> {
-    for (name, token) in world.marks.keys() {
-        if world.marked_until_ms(name, token).is_some() {
-            let waits = world.table.queues().waits_at(&world::token(token), name);
-            prop_assert!(waits.is_empty(), "{token} waits for {name:?}");
-        }
     }
     Ok(())
 }
@@ -387,55 +352,6 @@ fn check_recorded(world: &World, key: &str) -> Result<(), TestCaseError> {
         prop_assert!(lock.is_free() || recorded.mode() == lock.mode(), "{key}");
     }
     Ok(())
-}
-
-/// Checks that each waiter has a reason to wait. Another token holds one of its names, or a waiter
-/// is before it in a queue where its token holds nothing, or the name is to be looked at again
-/// because its lock was on another server.
-fn check_no_one_sleeps(world: &World, key: &str) -> Result<(), TestCaseError> {
-    let queues = world.table.queues();
-    for (position, waiter) in queues.queue(&world::name(key)) {
-        if waiter.kind.is_absent() {
-            continue; // An absent waiter is granted nothing.
-        }
-        let held_up = waiter.names.iter().any(|name| {
-            let key = std::str::from_utf8(name.key()).expect("text");
-            let lock = world.lock(key);
-            if let Some(own) = lock.holder(&waiter.request.token) {
-                let lacks = waiter.request.permits > own.permits;
-                lock.mode() == Mode::Shared
-                    && match waiter.request.mode {
-                        Mode::Exclusive => lock.holders().len() > 1,
-                        Mode::Shared => lacks && !has_room(&lock, waiter),
-                    }
-            } else {
-                !admits(&lock, waiter)
-                    || queues.head_at(name) != Some(position)
-                    || (lock.is_free() && world.table.is_scheduled(name))
-            }
-        });
-        prop_assert!(held_up, "{waiter:?} waits without a reason at {key}");
-    }
-    Ok(())
-}
-
-/// Returns true if a lock's holders admit a newcomer.
-fn admits(lock: &Lock, newcomer: &Waiter) -> bool {
-    let shared = lock.mode() == Mode::Shared && newcomer.request.mode == Mode::Shared;
-    lock.is_free() || (shared && has_room(lock, newcomer))
-}
-
-/// Returns true if a waiter's permits fit under all limits, together with the permits of other
-/// tokens.
-fn has_room(lock: &Lock, waiter: &Waiter) -> bool {
-    let others = lock.holders().iter();
-    let others = others.filter(|own| own.token != waiter.request.token);
-    let others: Vec<(u32, u32)> = others.map(|own| (own.permits, own.limit)).collect();
-    let taken: u32 = others.iter().map(|(permits, _)| permits).sum();
-    let limits = others.iter().map(|(_, limit)| *limit);
-    let limits = limits.chain([waiter.request.limit]);
-    let mut limits = limits.filter(|limit| *limit > 0);
-    limits.all(|limit| taken + waiter.request.permits <= limit)
 }
 
 proptest! {
@@ -457,9 +373,7 @@ proptest! {
             world.pass_ms(60);
             check(&world)?;
         }
-        prop_assert!(world.table.queues().is_empty(), "{:?}", world.waiting());
-        prop_assert!(world.table.sessions().is_empty(), "{:?}", world.table.sessions());
-        prop_assert!(world.table.replica_waits().is_empty(), "{:?}", world.waiting());
+        prop_assert_eq!(world.check_nothing_left(), Ok(()));
     }
 
     #[test]
@@ -498,34 +412,6 @@ proptest! {
             }
             naive.take(&world, &KEYS, &before, &done);
             naive.check(&world, &KEYS)?;
-        }
-    }
-
-    #[test]
-    fn fences_rise_in_the_order_of_the_grants(steps in proptest::collection::vec(step(&MODES), 1..60)) {
-        let mut world = World::new();
-        world.store.replicas = 2;
-        let mut last = std::collections::HashMap::new();
-        for step in steps {
-            // A take-back restores the replaced grant. A moved lock keeps its own fences.
-            let takes_back = matches!(
-                step,
-                Step::TakeBack
-                    | Step::HangUp(_)
-                    | Step::HangUpUnseen(_)
-                    | Step::Rename(..)
-                    | Step::Restore(..)
-            );
-            take(&mut world, step);
-            for key in KEYS {
-                let highest = world.lock(key).highest_fence();
-                let before = last.entry(key).or_insert(0);
-                let is_exclusive = world.lock(key).mode() == Mode::Exclusive;
-                if highest > 0 && highest != *before && is_exclusive && !takes_back {
-                    prop_assert!(highest > *before, "{key}: {highest} after {before}");
-                }
-                *before = if takes_back { highest } else { highest.max(*before) };
-            }
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU16;
 
+use crate::judge::{cause_of, token_text, CLOSED};
 use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, ParseContext};
@@ -24,6 +25,7 @@ use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::slot::{self, Sharding};
 use redis_lock_core::values::token::Token;
+use redis_lock_promises::step::Cause;
 
 /// The start of the clock, in ms. It is far enough from 0 that no underflow stays unnoticed.
 pub const START_MS: u64 = 1_000_000;
@@ -130,6 +132,12 @@ pub struct World {
     pub marks: BTreeMap<(Name, String), u64>,
     /// The lock that was dumped last.
     pub dumped: Option<Lock>,
+    /// The clients whose connections have closed.
+    pub gone: BTreeSet<u64>,
+    /// The greatest fence so far.
+    pub last_fence: u64,
+    /// True if each decision is judged by the promises.
+    pub is_judged: bool,
 }
 
 fn sessions_of(state: &KeyState) -> Vec<SessionId> {
@@ -172,6 +180,9 @@ impl World {
             handed_over: Vec::new(),
             marks: BTreeMap::new(),
             dumped: None,
+            gone: BTreeSet::from([CLOSED]),
+            last_fence: 0,
+            is_judged: true,
         }
     }
 
@@ -250,6 +261,8 @@ impl World {
         self.said.insert(line.to_owned(), client_id);
         let own = operation.names.iter().next();
         self.store.running = own.map(|name| slot::of_key(name.key()));
+        self.gone.remove(&client_id);
+        let before = self.before();
         let decision = self.outside(|table, outside| {
             table.decide(
                 &operation,
@@ -286,7 +299,9 @@ impl World {
             Ok(Answer::Count(count)) => count.to_string(),
             Err(refusal) => refusal.to_string(),
         };
+        let cause = cause_of(&operation, decision.answer.is_err());
         self.carry_out(decision);
+        self.judge(before, &cause);
         said
     }
 
@@ -304,8 +319,10 @@ impl World {
             self.store.settling = std::mem::take(&mut self.store.touched);
             let mut names: Vec<Name> = self.store.settling.iter().cloned().collect();
             names.extend(self.table.due_names(self.now_ms, 1000));
+            let before = self.before();
             let decision = self.outside(|table, outside| table.settle_due(&names, 1000, outside));
             self.carry_out(decision);
+            self.judge(before, &Cause::Timer);
             self.store.settling.clear();
             if self.table.next_due_ms().is_none_or(|ms| ms > self.now_ms) {
                 return;
@@ -324,13 +341,11 @@ impl World {
     pub fn hang_up_unseen(&mut self, line: &str) -> Option<Name> {
         let (waiter_id, position) = self.forget(line);
         if self.table.replica_waits().contains(waiter_id) {
-            let (client_id, wall_ms) = (self.client_of(line), self.wall_ms());
-            self.table.close_client(client_id, wall_ms);
+            self.close_connection(self.client_of(line));
         }
         if let Some(undelivered) = self.table.lose_replica_wait(waiter_id) {
             if let Some(hand_over) = undelivered {
-                let decision = self.outside(|table, outside| table.take_back(&hand_over, outside));
-                self.carry_out(decision);
+                self.take_back(&hand_over);
             }
             return None;
         }
@@ -345,8 +360,10 @@ impl World {
         let progress = Progress {
             acknowledged: vec![offset; replicas],
         };
+        let before = self.before();
         let decision = self.outside(|table, outside| table.acknowledge(&progress, 1000, outside));
         self.carry_out(decision);
+        self.judge(before, &Cause::Timer);
     }
 
     /// Cuts the wait for replicas short that this line began, by an administrator. Returns false if
@@ -387,9 +404,15 @@ impl World {
     pub fn close(&mut self, line: &str) {
         let client_id = self.said.get(line).copied();
         let client_id = client_id.unwrap_or_else(|| panic!("no client sent {line:?}"));
+        self.close_connection(client_id);
+        self.fire(Vec::new());
+    }
+
+    /// Closes a connection. The timer doesn't fire yet.
+    pub fn close_connection(&mut self, client_id: u64) {
         let wall_ms = self.wall_ms();
         self.table.close_client(client_id, wall_ms);
-        self.fire(Vec::new());
+        self.gone.insert(client_id);
     }
 
     /// Closes all connections that don't wait. Then the timer fires.
@@ -402,8 +425,7 @@ impl World {
     pub fn orphan_all(&mut self) {
         let waiting: Vec<u64> = self.waiting.keys().map(|waiter_id| waiter_id.0).collect();
         let gone = (1..self.next_id).filter(|id| !waiting.contains(id));
-        let wall_ms = self.wall_ms();
-        gone.for_each(|id| self.table.close_client(id, wall_ms));
+        gone.for_each(|id| self.close_connection(id));
     }
 
     /// Flushes the database. Then the timer fires.
@@ -585,8 +607,14 @@ impl World {
     /// Takes the last hand-over back, because its client was gone before it got the reply.
     pub fn take_back_last(&mut self) {
         let hand_over = self.handed_over.pop().expect("a hand-over");
-        let decision = self.outside(|table, outside| table.take_back(&hand_over, outside));
+        self.take_back(&hand_over);
+    }
+
+    fn take_back(&mut self, hand_over: &HandOver) {
+        let before = self.before();
+        let decision = self.outside(|table, outside| table.take_back(hand_over, outside));
         self.carry_out(decision);
+        self.judge(before, &Cause::TakeBack(token_text(&hand_over.grant.token)));
     }
 
     /// Postpones what is due at these keys, because nothing may be granted there now.

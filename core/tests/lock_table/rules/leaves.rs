@@ -151,6 +151,8 @@ fn a_hand_over_taken_back_does_not_return_to_a_place_that_its_token_left() {
 #[test]
 fn the_oldest_mark_goes_beyond_the_limit_of_the_next_leave() {
     let mut world = World::new();
+    // The judge knows the marks by the commands.
+    world.is_judged = false;
     world.max_tickets = 2;
     world.say("MRELEASE 2 k j a LEAVE 100");
     world.say("RELEASE k b LEAVE 100");

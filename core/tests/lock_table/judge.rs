@@ -1,0 +1,232 @@
+//! The world as the promises see it. Each decision of the table is judged by the world itself, so
+//! every scene and every walk tries all promises.
+
+use std::collections::BTreeMap;
+
+use redis_lock_core::operation::{Action, Operation};
+use redis_lock_core::state::waiter::{self, WaiterKind};
+use redis_lock_core::store::KeyState;
+use redis_lock_core::values::codec;
+use redis_lock_core::values::holder;
+use redis_lock_core::values::lock::Lock;
+use redis_lock_core::values::request::Request;
+use redis_lock_core::values::token::Token;
+use redis_lock_promises::state::{Holder, Mode, State, Waiter};
+use redis_lock_promises::step::{Cause, Step};
+use redis_lock_promises::{nothing_left, rebuilt, Verdict};
+
+use crate::world::{Name, World};
+
+/// The most waiters that are judged, because a judgement costs time for each of them.
+const MOST_JUDGED: usize = 30;
+
+/// The client of a tie whose connection has closed.
+pub const CLOSED: u64 = 0;
+
+impl World {
+    /// Returns the locks, the waiters and the marks now.
+    pub fn state(&self) -> State {
+        let mut names: Vec<&Name> = self.store.keys.keys().collect();
+        names.extend(self.table.queues().by_name().map(|(name, _)| name));
+        names.sort_unstable();
+        names.dedup();
+        State {
+            locks: self.locks_of(&names),
+            waiters: self.waiters_of(&names),
+            marks: self.lasting_marks(),
+            gone: self.gone.clone(),
+            unsettled: names
+                .iter()
+                .filter(|name| self.is_unsettled(name))
+                .map(|name| text(name.key()))
+                .collect(),
+        }
+    }
+
+    /// Returns the state before a decision that is to be judged; `None` in a world that is too
+    /// large.
+    pub fn before(&self) -> Option<State> {
+        let queues = self.table.queues();
+        let is_small = queues.blocked_len() + queues.place_count() <= MOST_JUDGED;
+        (is_small && self.is_judged && self.store.keys.len() <= MOST_JUDGED).then(|| self.state())
+    }
+
+    /// Judges a decision after it was carried out.
+    #[track_caller]
+    pub fn judge(&mut self, before: Option<State>, cause: &Cause) {
+        let Some(before) = before else { return };
+        let after = self.state();
+        let step = Step {
+            before: &before,
+            after: &after,
+            cause,
+            now_ms: self.wall_ms(),
+            last_fence: self.last_fence,
+        };
+        let verdict = step.check().and_then(|()| after.check());
+        verdict.unwrap_or_else(|broken| panic!("{broken}"));
+        let fences = before.locks.values().chain(after.locks.values()).flatten();
+        self.last_fence = fences.map(|it| it.fence).fold(self.last_fence, u64::max);
+    }
+
+    /// Checks the promises that hold once the timer has done what is due, and that a replica and a
+    /// file have the same locks.
+    pub fn check_settled(&self) -> Verdict {
+        let is_due = self.table.next_due_ms().is_some_and(|ms| ms <= self.now_ms);
+        if !is_due && self.store.touched.is_empty() {
+            self.state().check_settled()?;
+        }
+        self.check_rebuilt()
+    }
+
+    fn check_rebuilt(&self) -> Verdict {
+        for (name, state) in &self.store.keys {
+            let KeyState::Lock(stored) = state else {
+                continue;
+            };
+            let replica = self.replica.get(name).cloned().unwrap_or_default();
+            rebuilt(&plain(&stored.lock), &plain(&replica))?;
+            let read = codec::decode(&codec::encode(&stored.lock)).unwrap_or_default();
+            rebuilt(&plain(&stored.lock), &plain(&read))?;
+        }
+        let are_locks = self
+            .replica
+            .keys()
+            .all(|name| self.store.keys.contains_key(name));
+        rebuilt(&true, &are_locks)
+    }
+
+    /// Checks that nothing is left once the last client has gone and all its times are over.
+    pub fn check_nothing_left(&self) -> Verdict {
+        let queues = self.table.queues();
+        let waits = self.table.replica_waits().is_empty();
+        nothing_left([
+            ("blocked clients", queues.blocked_len() as u64),
+            ("places", queues.place_count() as u64),
+            ("queues", u64::from(!queues.is_empty())),
+            ("sessions", self.table.sessions().len() as u64),
+            ("replica waits", u64::from(!waits)),
+        ])
+    }
+
+    /// Returns the grants in force. A tied grant is in force until the timer has looked at it, because
+    /// a late timer still renews it or keeps it for KEEP.
+    fn locks_of(&self, names: &[&Name]) -> BTreeMap<String, Vec<Holder>> {
+        let mut locks = BTreeMap::new();
+        for name in names {
+            let Some(KeyState::Lock(stored)) = self.store.keys.get(*name) else {
+                continue;
+            };
+            let mut lock = stored.lock.clone();
+            lock.shorten(stored.expiry_ms.unwrap_or(u64::MAX));
+            let holders = lock.holders().iter().map(|own| self.holder_of(&lock, own));
+            let in_force = |it: &Holder| it.deadline_ms >= self.wall_ms() || it.client.is_some();
+            let holders: Vec<Holder> = holders.filter(in_force).collect();
+            if !holders.is_empty() {
+                locks.insert(text(name.key()), holders);
+            }
+        }
+        locks
+    }
+
+    fn holder_of(&self, lock: &Lock, own: &holder::Holder) -> Holder {
+        let sessions = self.table.sessions();
+        let tie = sessions.contains(own.session).then_some(own.session);
+        Holder {
+            token: text(own.token.as_bytes()),
+            mode: mode(lock.mode()),
+            fence: own.fence,
+            limit: own.limit,
+            permits: own.permits,
+            deadline_ms: own.deadline_ms,
+            client: tie.map(|tie| sessions.client_of(tie).unwrap_or(CLOSED)),
+        }
+    }
+
+    fn waiters_of(&self, names: &[&Name]) -> Vec<Waiter> {
+        let queues = names
+            .iter()
+            .flat_map(|name| self.table.queues().queue(name));
+        let mut waiters: Vec<_> = queues.collect();
+        waiters.sort_unstable_by_key(|(position, _)| *position);
+        waiters.dedup_by_key(|(position, _)| *position);
+        let waiters = waiters.into_iter().map(|(_, waiter)| {
+            let request = &waiter.request;
+            Waiter {
+                token: text(request.token.as_bytes()),
+                keys: waiter.names.iter().map(|name| text(name.key())).collect(),
+                mode: mode(request.mode),
+                limit: request.limit,
+                permits: request.permits,
+                lease_ms: match &waiter.kind {
+                    WaiterKind::Place(place) => place.lease_ms(request),
+                    _ => request.lease_ms,
+                },
+                is_absent: waiter.kind.is_absent(),
+                is_over: waiter.is_over(self.now_ms)
+                    || self.store.barred.contains(&request.token)
+                    || self.lacks_replicas(waiter),
+                client: waiter.kind.is_blocked().then_some(waiter.client_id),
+            }
+        });
+        waiters.collect()
+    }
+
+    /// Returns true if a waiter asks for more replicas than are online. It is refused when its turn
+    /// comes.
+    fn lacks_replicas(&self, waiter: &waiter::Waiter) -> bool {
+        let replicas = waiter.replicas.as_ref();
+        replicas.is_some_and(|it| it.count.get() > self.store.replicas)
+    }
+
+    fn lasting_marks(&self) -> std::collections::BTreeSet<(String, String)> {
+        let marks = self.marks.keys();
+        let marks = marks.filter(|(name, token)| self.marked_until_ms(name, token).is_some());
+        marks
+            .map(|(name, token)| (text(name.key()), token.clone()))
+            .collect()
+    }
+
+    /// Returns true if the timer is to look at a name because its lock is or was elsewhere.
+    fn is_unsettled(&self, name: &Name) -> bool {
+        let is_away = self.store.away.contains(name) || self.table.is_scheduled(name);
+        is_away && self.lock(&text(name.key())).is_free()
+    }
+}
+
+/// Returns the cause of an operation's decision.
+pub fn cause_of(operation: &Operation, is_refused: bool) -> Cause {
+    let lease_ms = match &operation.action {
+        Action::Acquire(Request { lease_ms, .. }) => Some(*lease_ms),
+        Action::Wait { request, .. } => Some(request.lease_ms),
+        Action::Queue {
+            request, keep_ms, ..
+        } => Some(request.lease_ms.min(*keep_ms)),
+        _ => None,
+    };
+    Cause::Command {
+        token: token_text(operation.action.token()),
+        lease_ms,
+        is_refused,
+    }
+}
+
+pub fn token_text(token: &Token) -> String {
+    text(token.as_bytes())
+}
+
+/// Returns what a replica and a file know of a lock.
+fn plain(lock: &Lock) -> Vec<u8> {
+    codec::encode(lock)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const fn mode(of: holder::Mode) -> Mode {
+    match of {
+        holder::Mode::Exclusive => Mode::Exclusive,
+        holder::Mode::Shared => Mode::Shared,
+    }
+}
