@@ -412,7 +412,8 @@ impl Servers {
         let old = self.owner;
         let sentinel = self.sentinel.as_ref().expect("a Sentinel");
         let asked = format!("SENTINEL FAILOVER {GROUP}");
-        let _: String = sentinel.ask(&asked).expect("a failover begins");
+        // The Sentinel refuses while it takes the replica for unfit.
+        until("a failover begins", || sentinel.ask::<String>(&asked).is_ok());
         self.until_promoted();
         until("the old primary is a replica", || {
             has_role(&self.processes[old], "slave")

@@ -113,8 +113,9 @@ pub fn texts_dont_show_the_token(world: &mut World) {
 /// Accepts a block that the library ends at the loss, before the block fails by itself.
 pub fn a_block_whose_lock_is_lost_says_so(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": 900}));
-    let work = Duration::from_millis(1200);
+    // A grant that takes a third of the lease is asked for again, also after the DEL.
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 2400}));
+    let work = Duration::from_millis(1500);
     for (fail, expected) in [(None, "lost"), (Some("boom"), "failed")] {
         let block = driver.begin_block("a", Duration::from_secs(1), work, fail);
         until("the block begins", || world.servers.info(KEY).is_some());
