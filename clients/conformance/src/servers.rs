@@ -413,7 +413,9 @@ impl Servers {
         let sentinel = self.sentinel.as_ref().expect("a Sentinel");
         let asked = format!("SENTINEL FAILOVER {GROUP}");
         // The Sentinel refuses while it takes the replica for unfit.
-        until("a failover begins", || sentinel.ask::<String>(&asked).is_ok());
+        until("a failover begins", || {
+            sentinel.ask::<String>(&asked).is_ok()
+        });
         self.until_promoted();
         until("the old primary is a replica", || {
             has_role(&self.processes[old], "slave")
