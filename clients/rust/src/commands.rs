@@ -192,6 +192,7 @@ impl Call {
         };
         *slot = None;
         let mut wire = opened.inspect_err(|_| commands.forget(asked_at))?;
+        let sent_at = Instant::now();
         self.unanswered += 1;
         let failure = match timeout_at(until, wire.send(key, command)).await {
             Ok(Ok(reply)) => {
@@ -206,8 +207,8 @@ impl Call {
             }
             Err(_) => late(),
         };
-        // A connection isn't dead because a short limit is over.
-        let is_silent = asked_at.elapsed() >= blocks + commands.attempt.mul_f64(0.9);
+        // A connection isn't dead because a short limit is over, or because it opened slowly.
+        let is_silent = sent_at.elapsed() >= blocks + commands.attempt.mul_f64(0.9);
         if failure.is_broken() || failure.is_late() && is_silent {
             commands.forget(asked_at);
         } else if !failure.is_late() {

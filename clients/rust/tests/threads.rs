@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use redis::ErrorKind;
 use redis_lock_client::{Cancel, Config, Error, Grant, Keys, Lock, Locks};
 use redis_lock_client::{Observer, Options, Subject};
-use support::{until, Server};
+use support::{proxied, until, Server};
 
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(30);
@@ -234,6 +234,22 @@ fn a_session_is_lost_with_its_connection() {
     assert!(!extended.extend(LONG).expect("an answer"));
     assert!(extended.is_lost());
     assert!(!cut_off().release().expect("an answer"));
+}
+
+/// A connection takes more than half of an attempt to open, and so does a command.
+#[test]
+fn a_connection_that_opens_slowly_is_kept() {
+    let server = Server::start();
+    let client = proxied(&server, || {
+        |_: &[u8]| {
+            thread::sleep(2 * SHORT);
+            true
+        }
+    });
+    let config = Config::from(client).command_timeout(Duration::from_secs(3));
+    let lock = lock(&Locks::new(config.expect("a timeout")), "k", Options::new());
+    let grant = lock.try_acquire().expect("an answer").expect("the lock");
+    assert!(grant.release().expect("an answer"));
 }
 
 #[test]

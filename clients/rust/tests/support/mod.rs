@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 use std::env;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -96,6 +98,45 @@ impl Server {
         let list: String = self.call("CLIENT LIST");
         list.lines().filter(|it| !it.contains("cmd=client")).count()
     }
+}
+
+/// Starts a proxy of a server. Each connection asks a new function whether it passes what the
+/// client sent. The function may take its time. The end of a connection is an empty slice.
+pub fn proxied<F: FnMut(&[u8]) -> bool + Send + 'static>(
+    server: &Server,
+    passes: impl Fn() -> F + Send + 'static,
+) -> Client {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (port, target) = (
+        listener.local_addr().expect("a port").port(),
+        server.process.port(),
+    );
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut passes) = (client.expect("a connection"), passes());
+            let mut server = TcpStream::connect(("127.0.0.1", target)).expect("a server");
+            let mut replies = server.try_clone().expect("a connection");
+            let mut back = client.try_clone().expect("a connection");
+            thread::spawn(move || io::copy(&mut replies, &mut back));
+            thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                loop {
+                    let count = client.read(&mut bytes).unwrap_or(0);
+                    if passes(&bytes[..count]) {
+                        match count {
+                            0 => drop(server.shutdown(Shutdown::Both)),
+                            _ => drop(server.write_all(&bytes[..count])),
+                        }
+                    }
+                    if count == 0 {
+                        // The connection that isn't passed on stays open.
+                        return thread::sleep(2 * PATIENCE);
+                    }
+                }
+            });
+        }
+    });
+    Client::open(format!("redis://127.0.0.1:{port}/")).expect("a client")
 }
 
 #[track_caller]
