@@ -9,7 +9,7 @@ use redis::Value;
 use tokio::time::{timeout_at, Instant};
 
 use crate::commands::{later, paused, Call, Caller, Link, FIRST_PAUSE};
-use crate::core::Core;
+use crate::core::{draw_token, Core};
 use crate::crowd::{Crowd, Member};
 use crate::error::Error;
 use crate::hold::Hold;
@@ -170,9 +170,28 @@ impl<'a> Acquire<'a> {
         }
         // No other call uses the connection from now on.
         let tie = recipe.extend(&self.call.token, recipe.first_lease());
-        let tied = self.call.ask(&mut self.link, &tie, Duration::ZERO, end);
-        let is_tied = recipe.is_all(&tied.await?);
+        let unanswered = self.call.unanswered;
+        let tied = self
+            .call
+            .ask(&mut self.link, &tie, Duration::ZERO, end)
+            .await;
+        if self.call.unanswered > unanswered {
+            self.begin_anew();
+        }
+        let is_tied = recipe.is_all(&tied?);
         Ok(fence.filter(|_| is_tied))
+    }
+
+    /// Leaves the token of a tie without a reply: a late one would end the grant with a connection
+    /// that is closed.
+    fn begin_anew(&mut self) {
+        self.leave();
+        (self.call.token, self.call.unanswered) = (draw_token(), 0);
+        self.has_trace = false;
+        if self.is_try() {
+            // A second try might meet what the first one leaves.
+            self.until = Instant::now();
+        }
     }
 
     /// Returns the wait of a part of the time that is left. The last one leaves no place.

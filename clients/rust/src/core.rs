@@ -62,9 +62,8 @@ impl Core {
         limit: Option<Duration>,
     ) -> Result<Option<Arc<Hold>>, Error> {
         limit.map_or(Ok(()), |limit| not_too_long("limit", limit))?;
-        let token = format!("{:032x}", rand::random::<u128>()).into_bytes();
         let limit = limit.or(recipe.options.wait);
-        let call = self.call(recipe, token)?;
+        let call = self.call(recipe, draw_token())?;
         let hold = Acquire::new(self, call, limit).run().await?;
         Ok(hold.inspect(|hold| self.granted(hold)))
     }
@@ -178,6 +177,11 @@ impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").finish_non_exhaustive()
     }
+}
+
+/// Returns the token of a new grant.
+pub(crate) fn draw_token() -> Vec<u8> {
+    format!("{:032x}", rand::random::<u128>()).into_bytes()
 }
 
 /// Returns a number that no other grant has as long as this one is there.

@@ -236,6 +236,29 @@ fn a_session_is_lost_with_its_connection() {
     assert!(!cut_off().release().expect("an answer"));
 }
 
+/// The network holds the first tie back until the acquire has another one.
+#[test]
+fn a_late_tie_ends_no_session() {
+    let (server, arrived) = (Server::start(), Arc::new(AtomicUsize::new(0)));
+    let counts = Arc::clone(&arrived);
+    let client = proxied(&server, move || {
+        let counts = Arc::clone(&counts);
+        move |bytes| {
+            let is_tie = bytes.windows(7).any(|it| it == b"SESSION");
+            if is_tie && counts.fetch_add(1, Ordering::SeqCst) == 0 {
+                until("another tie came", || counts.load(Ordering::SeqCst) > 1);
+                thread::sleep(SHORT);
+                counts.fetch_add(10, Ordering::SeqCst);
+            }
+            true
+        }
+    });
+    let grant = acquire(&lock(&Locks::new(client), "k", Options::new().session()));
+    until("the first tie came", || arrived.load(Ordering::SeqCst) > 10);
+    thread::sleep(SHORT);
+    assert!(grant.owned().expect("an answer"));
+}
+
 /// A connection takes more than half of an attempt to open, and so does a command.
 #[test]
 fn a_connection_that_opens_slowly_is_kept() {
