@@ -83,7 +83,9 @@ impl Core {
         let is_session = recipe.options.is_session;
         let session = is_session.then(|| self.commands.own(&call.background));
         let hold = Hold::new(self, call, fence, session);
-        let is_held = hold.set_lease(recipe.first_lease()).await?;
+        let adopted = hold.set_lease(recipe.first_lease()).await;
+        // A late tie ends with its connection, which is closed.
+        let is_held = adopted.inspect_err(|_| hold.untie(Duration::ZERO))?;
         Ok(is_held.then_some(hold).inspect(|hold| self.granted(hold)))
     }
 

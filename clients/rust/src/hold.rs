@@ -259,9 +259,14 @@ impl Hold {
             }
         }
         self.call.commands.tell(|it| it.lost(&self.subject()));
+        // The close releases the lock, which still has a margin.
+        self.untie(self.call.recipe.margin());
+    }
+
+    /// Closes the connection of a session after a time.
+    pub(crate) fn untie(&self, after: Duration) {
         if let Some(link) = self.session.lock().take() {
-            // Its close releases the lock, which still has a margin.
-            self.call.close(link, self.call.recipe.margin());
+            self.call.close(link, after);
         }
     }
 
@@ -334,8 +339,12 @@ impl Hold {
         let deadline = self.lease.lock().deadline.max(Instant::now());
         let until = deadline + self.call.recipe.margin();
         self.call.background.start(async move {
-            // Without a server, the lock ends with its lease.
-            let _ = hold.leave(until, Caller::HasLeft).await;
+            // The connection of a session may be dead, and is closed then.
+            let first = hold.call.commands.ends().min(until);
+            if hold.leave(first, Caller::HasLeft).await.is_err() {
+                // Without a server, the lock ends with its lease.
+                let _ = hold.leave(until, Caller::HasLeft).await;
+            }
         });
     }
 
@@ -344,10 +353,8 @@ impl Hold {
         let (mut call, session) = (self.call.clone(), self.session.lock().clone());
         let command = || Some(self.last_command());
         let asked = call.retry(session.as_ref(), command, until, caller).await;
-        if let Some(link) = self.session.lock().take() {
-            // The server releases what the connection is still tied to.
-            self.call.close(link, Duration::ZERO);
-        }
+        // The server releases what the connection is still tied to.
+        self.untie(Duration::ZERO);
         let is_all = asked?.is_some_and(|(reply, _)| self.call.recipe.is_all(&reply));
         // If a reply was lost, the command before may have released the lock.
         let is_unclear = call.unanswered > self.call.unanswered;

@@ -2,12 +2,14 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis_lock_client::aio::{Grant, Lock, Locks};
 use redis_lock_client::{Error, Options};
-use support::Server;
+use support::{proxied, Server};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
@@ -71,6 +73,22 @@ async fn a_grant_can_be_dropped_by_any_thread() {
     let lock = lock(&locks(&server), "k").await;
     let grant = acquire(&lock).await;
     thread::spawn(move || drop(grant)).join().expect("no panic");
+    server.until_free("k");
+}
+
+/// Its connection is silent from then on, and the server doesn't hear of its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_session_is_released_over_another_connection() {
+    let (server, is_cut) = (Server::start(), Arc::new(AtomicBool::new(false)));
+    let cuts = Arc::clone(&is_cut);
+    let client = proxied(&server, move || {
+        let (cuts, is_new) = (Arc::clone(&cuts), cuts.load(Ordering::SeqCst));
+        move |_: &[u8]| is_new || !cuts.load(Ordering::SeqCst)
+    });
+    let (locks, options) = (Locks::new(client), Options::new().session());
+    let grant = acquire(&locks.lock_with("k", options).expect("a lock")).await;
+    is_cut.store(true, Ordering::SeqCst);
+    drop(grant);
     server.until_free("k");
 }
 

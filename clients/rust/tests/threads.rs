@@ -259,6 +259,24 @@ fn a_late_tie_ends_no_session() {
     assert!(grant.owned().expect("an answer"));
 }
 
+#[test]
+fn an_adoption_without_a_reply_leaves_no_session() {
+    let server = Server::start();
+    server.acquire_as_other();
+    let locks = locks(&server);
+    // A wait leaves an open connection.
+    let waited = lock(&locks, "k", Options::new()).acquire(SHORT);
+    assert!(waited.expect("an answer").is_none());
+    server.process.freeze().expect("it stands still");
+    let adopted = locks.adopt("k", "other", 1, Options::new().session());
+    server.process.thaw().expect("it goes on");
+    assert!(
+        matches!(adopted, Err(Error::Unavailable { .. })),
+        "{adopted:?}"
+    );
+    server.until_free("k");
+}
+
 /// A connection takes more than half of an attempt to open, and so does a command.
 #[test]
 fn a_connection_that_opens_slowly_is_kept() {
