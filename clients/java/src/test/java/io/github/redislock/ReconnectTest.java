@@ -14,6 +14,8 @@ import io.lettuce.core.ClientOptions.DisconnectedBehavior;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.cluster.ClusterClientOptions;
 import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.resource.ClientResources;
+import io.lettuce.core.resource.Delay;
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
@@ -63,6 +65,25 @@ class ReconnectTest {
       Hold lost = locks.lock("k").acquire();
       server.command("DEL", "k");
       assertFalse(lost.release());
+    }
+  }
+
+  /** The server may count the lease from the first of two acquires. */
+  @Test
+  void aResentAcquireCountsFromTheFirst() throws Exception {
+    ClientResources slow = ClientResources.builder().reconnectDelay(Delay.constant(Duration.ofSeconds(2))).build();
+    try (TestServer server = new TestServer();
+        TestProxy proxy = new TestProxy(server.port());
+        Locks locks = new Locks(new LettuceLink(RedisClient.create(slow, "redis://127.0.0.1:" + proxy.port())),
+            Duration.ofSeconds(30), LockObserver.LOGGING)) {
+      proxy.dropReplyTo("LOCK.ACQUIRE");
+      Hold hold = locks.lock("k").acquire();
+      assertTrue(proxy.hasDropped());
+      // A lease of 30 s has a margin of 1 s.
+      assertTrue(hold.left().toMillis() < 27_500, () -> hold.left().toString());
+      hold.release();
+    } finally {
+      slow.shutdown();
     }
   }
 

@@ -66,7 +66,7 @@ public final class LettuceLink implements Link {
       return call.await(reply, until);
     } finally {
       reply.cancel(true);
-      for (int lost = sent.repeats(); lost > 0; lost--) call.sends();
+      call.repeated(sent.repeats());
     }
   }
 

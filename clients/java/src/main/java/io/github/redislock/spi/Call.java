@@ -79,6 +79,11 @@ public final class Call {
     sentAt = Clock.now();
   }
 
+  /** Notes how often a client repeated the latest command. The lease may count from the first. */
+  public void repeated(int times) {
+    unanswered += times;
+  }
+
   /** Returns the time at which the latest command was sent. */
   public long sentAt() {
     return sentAt;
