@@ -23,7 +23,7 @@ final class Acquire {
   private final Recipe recipe;
   private final Commands commands;
   private final Call call;
-  private final String token;
+  private String token;
   private final boolean isTry;
   private final long began = Clock.now();
   private final long until;
@@ -89,7 +89,11 @@ final class Acquire {
     Grant granted = null;
     try {
       Grant grant = untilGranted(crowd);
-      if (grant != null) grant.tie(call, end);
+      while (grant != null && !isTied(grant)) {
+        leave(told);
+        token = lock.locks.drawToken();
+        grant = untilGranted(crowd);
+      }
       granted = grant;
       return grant;
     } catch (UnavailableException outage) {
@@ -98,6 +102,21 @@ final class Acquire {
       throw outage;
     } finally {
       if (granted == null) leave(told);
+    }
+  }
+
+  /** Ties a session. A late tie would end the grant, so the next try has another token. */
+  private boolean isTied(Grant grant) throws InterruptedException {
+    try {
+      grant.tie(call, end);
+      return true;
+    } catch (UnavailableException outage) {
+      // A second try might meet what the first one leaves.
+      if (isTry || Clock.now() >= until) throw outage;
+      if (until == Clock.NEVER) commands.report(outage);
+      call.sleep(Math.min(until, Clock.after(Clock.now(), Commands.FIRST_PAUSE_NANOS)));
+      hasWaited = true;
+      return false;
     }
   }
 

@@ -18,7 +18,7 @@ import org.jspecify.annotations.Nullable;
 
 /** Commands, sent by a link, and sent again after an outage. */
 final class Commands {
-  private static final long FIRST_PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(50);
+  static final long FIRST_PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(50);
   private static final long LONGEST_PAUSE_NANOS = TimeUnit.SECONDS.toNanos(1);
   private static final Set<String> OUTAGES = Set.of(
       "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "BUSY");

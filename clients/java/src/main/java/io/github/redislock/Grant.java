@@ -153,7 +153,9 @@ final class Grant {
       Call.uninterruptibly(call -> {
         call.use(session);
         return commands.retry(
-            call, deadline, commands::report, end -> extendOnce(call, nextMs, end));
+            // A session waits for a late reply, because no other connection has the lock.
+            call, deadline, commands::report,
+            end -> extendOnce(call, nextMs, session == null ? end : Math.max(end, deadline)));
       });
       isRefused = false;
     } catch (UnavailableException told) {
@@ -190,11 +192,9 @@ final class Grant {
     Session own = call.session();
     if (own == null) return commands.ask(recipe.extend(token, nextMs), call, token, end);
     try {
-      // A late reply is waited for, because no other connection has the lock.
-      long until = Math.max(end, deadline);
-      return commands.ask(recipe.tie(token, nextMs), call, token, until);
+      return commands.ask(recipe.tie(token, nextMs), call, token, end);
     } catch (UnavailableException outage) {
-      if (own.isClosed()) return null;
+      if (own.isClosed() && hold != null) return null;
       throw outage;
     }
   }
@@ -207,12 +207,12 @@ final class Grant {
   void tie(Call call, long until) throws InterruptedException {
     if (session == null) return;
     call.use(session);
-    long end = Math.min(until, commands.timeout());
-    long firstMs = recipe.options().firstLeaseMs();
     boolean isHeld = false;
     try {
-      isHeld = commands.retry(call, end, at -> extendOnce(call, firstMs, at));
+      long end = Math.min(until, Clock.after(Clock.now(), commands.attemptNanos));
+      isHeld = extendOnce(call, recipe.options().firstLeaseMs(), end);
     } finally {
+      call.use(null);
       if (!isHeld) {
         end(State.LEFT);
         session.close();

@@ -3,12 +3,16 @@ package io.github.redislock;
 import static io.github.redislock.TestServer.until;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
 import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
@@ -37,6 +41,42 @@ class SessionsTest {
     } catch (UnavailableException slow) {
       return false;
     }
+  }
+
+  /** The tie gets no reply, so a try ends in time, and a wait goes on with another token. */
+  @ParameterizedTest
+  @EnumSource
+  void aTieWithoutAReplyIsAnOutage(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = new Locks(stopping(server.link(kind), server))) {
+      RedisLock lock = locks.lock(LockOptions.defaults().session(), "k");
+      assertTimeoutPreemptively(
+          Duration.ofSeconds(5), () -> assertThrows(UnavailableException.class, lock::tryAcquire));
+      Thread.sleep(2000);
+      until(() -> server.command("EXISTS", "k").equals(0L));
+      try (Hold hold = assertTimeoutPreemptively(Duration.ofSeconds(10), () -> lock.acquire())) {
+        assertTrue(hold.isOwned());
+      }
+    }
+  }
+
+  /** Returns a link to a server that stands still for 2 s at each of the first two ties. */
+  private static Link stopping(Link whole, TestServer server) {
+    AtomicInteger ties = new AtomicInteger();
+    return new Link() {
+      @Override
+      public Object send(Command command, Call call, long until) throws InterruptedException {
+        if (command.name().equals("LOCK.EXTEND") && ties.incrementAndGet() <= 2) {
+          server.stop();
+          CompletableFuture.delayedExecutor(2, TimeUnit.SECONDS).execute(server::goOn);
+        }
+        return whole.send(command, call, until);
+      }
+
+      @Override
+      public void close() {
+        whole.close();
+      }
+    };
   }
 
   /** After an error no release is to come. */
