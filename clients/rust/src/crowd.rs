@@ -5,6 +5,7 @@
 //! the one whose turn it is.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -24,6 +25,8 @@ pub(crate) struct Crowd {
     pub(crate) asking: Semaphore,
     /// The time at which the server last replied to one of them, if no one failed since.
     pub(crate) replied_at: Mutex<Option<Instant>>,
+    /// The number of members, which changes while the map is locked.
+    members: AtomicUsize,
 }
 
 /// An acquire in the crowd of its keys.
@@ -40,9 +43,11 @@ impl Member<'_> {
             Arc::new(Crowd {
                 asking: Semaphore::new(MOST_ASKING),
                 replied_at: Mutex::default(),
+                members: AtomicUsize::default(),
             })
         });
         let crowd = Arc::clone(crowd);
+        crowd.members.fetch_add(1, Ordering::Relaxed);
         Member {
             crowds,
             keys,
@@ -54,9 +59,26 @@ impl Member<'_> {
 impl Drop for Member<'_> {
     fn drop(&mut self) {
         let mut crowds = self.crowds.lock();
-        // The map has one, and this member one.
-        if Arc::strong_count(&self.crowd) == 2 {
+        if self.crowd.members.fetch_sub(1, Ordering::Relaxed) == 1 {
             crowds.remove(self.keys);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_goes_with_its_last_member() {
+        let (crowds, keys) = (Crowds::default(), Keys::from("k"));
+        let (first, last) = (Member::new(&crowds, &keys), Member::new(&crowds, &keys));
+        // A member that parts in another thread has the crowd a little longer.
+        let parting = Arc::clone(&first.crowd);
+        drop(first);
+        assert_eq!(crowds.lock().len(), 1);
+        drop(last);
+        assert_eq!(crowds.lock().len(), 0);
+        drop(parting);
     }
 }
