@@ -148,8 +148,9 @@ impl Core {
         }
     }
 
-    pub(crate) fn forget(&self, hold: &Arc<Hold>) {
-        self.held.lock().grants.remove(&id(hold));
+    /// Returns true if the program had the grant.
+    pub(crate) fn forget(&self, hold: &Arc<Hold>) -> bool {
+        self.held.lock().grants.remove(&id(hold)).is_some()
     }
 
     /// Looks after all grants until none is held.

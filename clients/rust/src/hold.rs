@@ -250,7 +250,14 @@ impl Hold {
         if !is_first {
             return;
         }
-        self.core.forget(self);
+        if self.core.forget(self) {
+            self.tell_lost();
+        }
+        // The close releases the lock, which still has a margin.
+        self.untie(self.call.recipe.margin());
+    }
+
+    fn tell_lost(self: &Arc<Hold>) {
         if let Some(OnLost(on_lost)) = self.call.recipe.options.on_lost.clone() {
             let (hold, calls) = (Arc::clone(self), Arc::clone(&on_lost));
             // Without more threads, the program must hear of the loss nevertheless.
@@ -259,8 +266,6 @@ impl Hold {
             }
         }
         self.call.commands.tell(|it| it.lost(&self.subject()));
-        // The close releases the lock, which still has a margin.
-        self.untie(self.call.recipe.margin());
     }
 
     /// Closes the connection of a session after a time.

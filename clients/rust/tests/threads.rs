@@ -143,6 +143,24 @@ fn a_grant_is_passed_on() {
 }
 
 #[test]
+fn an_adoption_of_what_has_ended_is_no_loss() {
+    struct Counts(Arc<AtomicUsize>);
+
+    impl Observer for Counts {
+        fn lost(&self, _: &Subject<'_>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    let (server, losses) = (Server::start(), Arc::new(AtomicUsize::new(0)));
+    let counts = Counts(Arc::clone(&losses));
+    let locks = Locks::new(Config::from(server.client()).observer(counts));
+    let adopted = locks.adopt("k", "ended", 1, Options::new());
+    assert!(adopted.expect("an answer").is_none());
+    assert_eq!(losses.load(Ordering::SeqCst), 0);
+}
+
+#[test]
 fn one_caller_computes() {
     let server = Server::start();
     let (locks, result) = (locks(&server), Mutex::new(None));
