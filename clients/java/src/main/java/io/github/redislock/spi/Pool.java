@@ -90,7 +90,7 @@ public abstract class Pool<C> {
     if (until <= Clock.now()) throw OutageException.late(null);
     C connection = idle.pollFirst();
     while (connection != null && !isOpen(connection)) {
-      close(connection);
+      discard(connection);
       connection = idle.pollFirst();
     }
     if (connection == null) return opened(call, until);
@@ -142,12 +142,16 @@ public abstract class Pool<C> {
   }
 
   private void closeIdle() {
-    for (C connection; (connection = idle.pollFirst()) != null; ) close(connection);
+    for (C connection; (connection = idle.pollFirst()) != null; ) discard(connection);
   }
 
   private void closeOnce(C connection) {
+    if (used.remove(connection)) discard(connection);
+  }
+
+  private void discard(C connection) {
     doubtful.remove(connection);
-    if (used.remove(connection)) close(connection);
+    close(connection);
   }
 
   private void closeAll() {

@@ -1,0 +1,64 @@
+package io.github.redislock;
+
+import static io.github.redislock.TestServer.until;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import io.github.redislock.spi.Call;
+import io.github.redislock.spi.Clock;
+import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Fault;
+import io.github.redislock.spi.OutageException;
+import io.github.redislock.spi.Pool;
+import java.lang.ref.WeakReference;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicReference;
+import org.junit.jupiter.api.Test;
+
+/** Connections of a client that never fails by itself. */
+class PoolTest {
+  private static final Command COMMAND = Command.of("CHECK", List.of(new byte[1]), List.of("token"), 0);
+
+  private final Pool<Object> pool = new Pool<>() {
+    @Override
+    protected Object open() {
+      return new Object();
+    }
+
+    @Override
+    protected boolean isOpen(Object connection) {
+      return true;
+    }
+
+    @Override
+    protected void close(Object connection) {}
+
+    @Override
+    protected Fault meaning(Throwable cause) {
+      return cause instanceof OutageException late && late.isLate() ? Fault.LATE : Fault.OUTAGE;
+    }
+  };
+
+  private Object exchange(Pool.Exchange<Object> exchange) {
+    return Call.uninterruptibly(call -> pool.exchange(COMMAND, call, Clock.after(Clock.now(), 5_000_000_000L), exchange));
+  }
+
+  /** A connection had a late reply, and is unused when another one fails. */
+  @Test
+  void nothingKeepsAConnectionThatWasClosed() {
+    AtomicReference<WeakReference<Object>> late = new AtomicReference<>();
+    exchange(first -> {
+      assertThrows(OutageException.class, () -> exchange(second -> {
+        late.set(new WeakReference<>(second));
+        throw OutageException.late(null);
+      }));
+      return null;
+    });
+    assertThrows(OutageException.class, () -> exchange(first -> {
+      throw OutageException.failed("lost");
+    }));
+    until(() -> {
+      System.gc();
+      return late.get().get() == null;
+    });
+  }
+}
