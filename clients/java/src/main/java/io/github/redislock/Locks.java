@@ -4,6 +4,7 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import io.github.redislock.LockObserver.Outcome;
 import io.github.redislock.spi.Clock;
+import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Link;
 import java.security.SecureRandom;
 import java.time.Duration;
@@ -126,7 +127,13 @@ public final class Locks implements AutoCloseable {
     LockOptions.check("token", isToken, "1 to 256 bytes, and not '*'");
     // A command of the first process may still arrive.
     Grant grant = new Grant(lock(options, keys), token, fence, Clock.now(), true);
-    return grant.takeOver(options.firstLeaseMs()) ? Optional.of(hold(grant)) : Optional.empty();
+    long until = commands.timeout();
+    if (!grant.takeOver(options.firstLeaseMs())) return Optional.empty();
+    Call.uninterruptibly(call -> {
+      grant.tie(call, until);
+      return grant;
+    });
+    return Optional.of(hold(grant));
   }
 
   /** Returns {@link #once(LockOptions, String, Supplier, Supplier)} with the default options. */

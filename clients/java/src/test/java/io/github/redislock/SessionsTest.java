@@ -122,6 +122,21 @@ class SessionsTest {
     }
   }
 
+  /** The lease would be over in 30 s. */
+  @ParameterizedTest
+  @EnumSource
+  void anAdoptedSessionEndsWithItsConnection(TestServer.Kind kind) throws Exception {
+    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
+      Hold hold = locks.lock("k").acquire();
+      hold.detach();
+      LockOptions options = LockOptions.defaults().session();
+      Hold adopted = locks.adopt(options, hold.token(), hold.fence(), "k").orElseThrow();
+      server.command("CLIENT", "KILL", "TYPE", "normal");
+      until(() -> server.command("EXISTS", "k").equals(0L));
+      assertFalse(adopted.release());
+    }
+  }
+
   @ParameterizedTest
   @EnumSource
   void closingEndsSessions(TestServer.Kind kind) throws Exception {
