@@ -140,8 +140,10 @@ final class RedisLockStore implements BlockingStoreInterface, BlockingSharedLock
             $grant = ($wait === INF ? $acquire(0.0) : null) ?? $acquire($wait);
         } catch (\Throwable $thrown) {
             $isRenewal = ($this->holders[$key][2] ?? null) === $shared;
+            // The command that failed may still arrive.
+            $before = $before === null ? null : $lock->holder($before->token(), $before->fence);
             if ($isRenewal && $before !== null) {
-                $this->note($key, $lock->holder($before->token(), $before->fence), $shared);
+                $this->note($key, $before, $shared);
             }
             throw $this->failure($key, $isRenewal, $before, $thrown);
         }

@@ -253,6 +253,21 @@ function test_a_failed_change_of_the_mode_leaves_no_lock_behind(): void
     until('the server knows it', fn () => call('LOCK.INFO', 'k') === null);
 }
 
+function test_a_command_that_comes_after_a_failed_change_of_the_mode_is_turned_away(): void
+{
+    $port = proxy(function (string $words, $server): ?string {
+        return str_contains($words, 'LOCK.ACQUIRE') && !str_contains($words, 'SHARED') ? null : replied($words, $server);
+    });
+    $store = new RedisLockStore(new Locks(maker($port), commandTimeout: 0.4));
+    $key = new Key('k');
+    $store->saveRead($key);
+    $token = $key->getState(RedisLockStore::class)[0];
+    same(LockStorageException::class, thrown(fn () => $store->save($key))::class, 'thrown');
+    until('it is released', fn () => call('LOCK.INFO', 'k') === null);
+    $late = thrown(fn () => call('LOCK.ACQUIRE', 'k', $token, 'PX', 60000));
+    same([1, null], [preg_match('/^LEFT/', $late->getMessage()), call('LOCK.INFO', 'k')], 'late');
+}
+
 /** The first try to make up for the release is lost. */
 function test_a_key_is_saved_anew_after_a_failed_release_whose_command_may_come_late(): void
 {
