@@ -96,8 +96,8 @@ export class Line {
       return reply;
     } catch (error) {
       if (replyCode(error) !== undefined) call.unanswered -= 1;
-      if (error instanceof NoReply) this.#closeIfSilent(sent, sentAt);
-      else if (!call.signal?.aborted) this.#closeIfFailed(error);
+      if (error instanceof NoReply || call.signal?.aborted) this.#closeIfSilent(sent, sentAt);
+      else this.#closeIfFailed(error);
       throw error;
     }
   }

@@ -306,6 +306,17 @@ for (const kind of ['ioredis', 'node-redis']) {
     await (await waits).release();
   });
 
+  check('a dead connection is replaced, even if calls are aborted', async (locks, _, proxy) => {
+    let dead;
+    proxy.request = (text, near) => {
+      if (/lock.queue/i.test(text)) dead ??= near;
+      return dead === near ? null : undefined;
+    };
+    const acquire = () => locks.lock('k').acquire({ signal: AbortSignal.timeout(200) });
+    const grant = await until('it is granted', () => acquire().catch(() => undefined));
+    await grant.release();
+  });
+
   check('a time that is too long for a timer is none', async (locks) => {
     const options = { leaseMs: 2 ** 40, waitMs: 2 ** 40, maxHoldMs: Infinity };
     const grant = await locks.lock('k', options).acquire();
