@@ -173,9 +173,7 @@ export class Acquire {
     const { servers } = this.commands;
     let line: Line | undefined;
     try {
-      const node = servers.node(name, shared);
-      if (!node) throw new Error('no node of the cluster serves the key');
-      line = servers.open(node);
+      line = servers.openTo(name, shared);
       const words = this.options.confirm(this.#call.token, servers.timeoutMs);
       const end =
         replicas === undefined

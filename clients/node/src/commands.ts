@@ -40,8 +40,8 @@ export class Commands {
   }
 
   /** Sends a command about all keys of a lock. Returns true if the token holds each of them. */
-  async holdsAll({ name, keys }: Options, words: Word[], call: Call, end: number) {
-    return Number(await this.ask(name, words, call, end)) === keys.length;
+  async holdsAll({ name, keys }: Options, words: Word[], call: Call, end: number, line?: Line) {
+    return Number(await this.ask(name, words, call, end, line)) === keys.length;
   }
 
   /**

@@ -2,7 +2,7 @@
 
 import { Acquire, type Granted } from './acquire.js';
 import { Commands } from './commands.js';
-import { Call } from './connection.js';
+import { Call, type Line } from './connection.js';
 import { NotAcquiredError } from './errors.js';
 import { type Grant, Hold, type Parts, type Work } from './grant.js';
 import { tell, warn } from './observer.js';
@@ -112,14 +112,28 @@ export class Lock {
 
   /** @internal Returns the grant of a token that another process acquired, unless it has ended. */
   async adopt(token: string, fence: number): Promise<Grant | undefined> {
-    const { name, firstLeaseMs } = this.#options;
+    const { name, firstLeaseMs, session } = this.#options;
     const { commands } = this.#shared;
     const call = new Call(token);
     const words = this.#options.extend(token, firstLeaseMs);
     const extend = (end: number) => commands.holdsAll(this.#options, words, call, end);
     if (!(await commands.retryBriefly(name, extend, call))) return undefined;
+    let line: Line | undefined;
+    let isHeld = !session;
+    const tie = async () => {
+      line = commands.servers.openTo(name, commands.servers.holds);
+      const end = now() + commands.servers.attemptMs;
+      isHeld = await commands.holdsAll(this.#options, [...words, 'SESSION'], call, end, line);
+    };
+    try {
+      // Sent only once, because a late one would move the tie to its closed connection.
+      if (session) await commands.retry(name, tie, call, now());
+    } finally {
+      if (!isHeld) line?.close();
+    }
     // A command of the first process may still arrive.
-    return this.granted({ token, fence, sentAt: call.sentAt, isUnclear: true });
+    const granted = { token, fence, sentAt: call.sentAt, isUnclear: true, line };
+    return isHeld ? this.granted(granted) : undefined;
   }
 }
 

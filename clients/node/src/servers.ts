@@ -66,6 +66,13 @@ export class Servers {
     return line;
   }
 
+  /** Opens a connection to the server of a key, which another connection knows. */
+  openTo(key: string, known: Line): Line {
+    const node = this.node(key, known);
+    if (!node) throw new Error('no node of the cluster serves the key');
+    return this.open(node);
+  }
+
   /** Closes the connections after the client was closed. */
   readonly #look = () => {
     if (this.link.isOpen) return;

@@ -251,6 +251,15 @@ for (const kind of ['ioredis', 'node-redis']) {
     assert.equal(await connections(), 5);
     assert.equal(await grant.release(), true);
     await until('it is closed', async () => (await connections()) === 4);
+    const given = await locks.lock('k').acquire();
+    given.detach();
+    const adopt = () => locks.adopt('k', given.token, given.fence, { session: true });
+    const adopted = await adopt();
+    assert.equal(await connections(), 5);
+    assert.equal(await adopted.release(), true);
+    await until('it is closed, too', async () => (await connections()) === 4);
+    assert.equal(await adopt(), undefined);
+    assert.equal(await connections(), 4);
     const lost = await lock.acquire();
     const fields = await server.redis.call('LOCK.INFO', 'k');
     const [holder] = fields[fields.indexOf('holders') + 1];
