@@ -166,21 +166,20 @@ final class Commands
         $end = Clock::now() + self::LAST_WORDS;
         $this->nextTry = $end + self::PATIENCE;
         $isDue = fn (array $release) => $release[1] > Clock::now();
-        $mine = array_filter($this->unreleased[getmypid()] ?? [], $isDue);
+        // The handler of a signal may add to them, or send them, meanwhile.
+        $this->unreleased = [getmypid() => array_filter($this->unreleased[getmypid()] ?? [], $isDue)];
         // The latest first, because an outage takes the time of the others.
-        while ($mine !== []) {
-            $words = end($mine)[0]->getValue();
+        foreach (array_reverse($this->unreleased[getmypid()], true) as $number => [$words]) {
             try {
-                $send = fn (float $by) => $this->connection->exchange($words, new Call(), $by);
+                $send = fn (float $by) => $this->connection->exchange($words->getValue(), new Call(), $by);
                 $this->retry($send, $end);
             } catch (Unavailable|\LogicException) {
                 // Later, also if the program is in a transaction.
-                break;
+                return;
             } catch (LockException) {
                 // The server refuses it for good.
             }
-            array_pop($mine);
+            unset($this->unreleased[getmypid()][$number]);
         }
-        $this->unreleased = [getmypid() => $mine];
     }
 }

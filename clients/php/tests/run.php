@@ -444,6 +444,26 @@ function test_a_failed_release_is_repeated_with_a_later_call(): void
     });
 }
 
+function test_a_release_that_fails_in_the_handler_of_a_signal_is_repeated_too(): void
+{
+    $locks = locks(commandTimeout: 0.95);
+    [$first, $second] = [$locks->lock('a')->acquire(), $locks->lock('b')->acquire()];
+    pcntl_signal(SIGALRM, fn () => thrown($second->release(...)));
+    pcntl_async_signals(true);
+    try {
+        // It comes while the first release is repeated for the last time.
+        call('REPLICAOF', HOST, 1);
+        pcntl_alarm(1);
+        thrown($first->release(...));
+    } finally {
+        pcntl_async_signals(false);
+        call('REPLICAOF', 'NO', 'ONE');
+    }
+    usleep(1_100_000);
+    $locks->lock('k')->isLocked();
+    same([null, null], [call('LOCK.INFO', 'a'), call('LOCK.INFO', 'b')], 'the locks');
+}
+
 function test_a_failed_release_is_repeated_at_the_end_of_the_program(): void
 {
     $program = program_with_locks('commandTimeout: 0.3') . '$grant = $locks->lock("k")->acquire(); $other = $make(1.0);'
