@@ -18,7 +18,7 @@ final class Acquire
     /** Seconds for which a token that has no command on its way is turned away. */
     private const SHORTEST_LEAVE = 0.001;
 
-    private readonly Call $call;
+    private Call $call;
     /** True if the token may hold the lock already. */
     private readonly bool $isHolder;
     private readonly bool $isTry;
@@ -73,6 +73,9 @@ final class Acquire
         for ($pause = Commands::FIRST_PAUSE; ($askedAt = Clock::now()) < $this->until; ) {
             try {
                 $reply = $this->ask($askedAt);
+                $this->isRefused = $reply === null;
+                $isLate = Clock::now() - $askedAt > $this->options->lease / 3;
+                $grant = $reply === null || $isLate ? null : $this->granted($reply[1], $askedAt);
                 $pause = Commands::FIRST_PAUSE;
             } catch (Unavailable $fault) {
                 if ($this->isRefused && Clock::now() >= $this->until) {
@@ -87,17 +90,17 @@ final class Acquire
                 $pause = min(2 * $pause, Commands::LONGEST_PAUSE);
                 continue;
             }
+            if ($grant !== null) {
+                return $grant;
+            }
             if ($reply === null) {
-                $this->isRefused = true;
                 $this->hasWaited = !$this->isTry;
                 if ($this->isTry) {
                     return null;
                 }
-            } elseif (Clock::now() - $askedAt > $this->options->lease / 3) {
+            } elseif ($isLate) {
                 // The grant may be over. If it isn't, the server sets its lease anew.
                 $fault = new Unavailable('the grant came too late');
-            } elseif (($grant = $this->granted($reply[1], $askedAt)) !== null) {
-                return $grant;
             }
         }
         return $this->isRefused ? null : throw $fault;
@@ -129,14 +132,29 @@ final class Acquire
     /** Returns the grant, or null if a session was lost before it was tied to its connection. */
     private function granted(int $fence, float $askedAt): ?Grant
     {
-        [$lent, $call] = [$this->commands, $this->call];
+        [$lent, $call, $isUnclear] = [$this->commands, $this->call, $this->call->unanswered > 0];
         if ($this->options->session) {
             [$lent, $call] = [$lent->ofSession(), new Call($call->token())];
-            $askedAt = $lent->extend($this->options, $call, $this->options->lease);
+            $askedAt = $this->tied($lent, $call);
         }
-        $isUnclear = $this->call->unanswered > 0;
         $holder = new Holder($this->commands, $lent, $this->options, $call, $fence, $isUnclear);
         return $askedAt === null ? null : new Grant($holder, $askedAt);
+    }
+
+    /** Ties a session to a connection. Returns when the server was asked, or null if it was lost. */
+    private function tied(Commands $lent, Call $call): ?float
+    {
+        $askedAt = Clock::now();
+        $end = min($askedAt + $lent->attempt, $this->until + self::GRACE);
+        try {
+            $count = $lent->ask($this->options->extend($call, $this->options->lease), $call, $end);
+            return $count === count($this->options->keys) ? $askedAt : null;
+        } catch (Unavailable $fault) {
+            // A tie that comes late would move the session to a closed connection.
+            $this->leave();
+            [$this->call, $this->isKnown] = [new Call(bin2hex(random_bytes(16))), false];
+            throw $fault;
+        }
     }
 
     /** Ends what the server may have of this token. A command before may be executed late. */

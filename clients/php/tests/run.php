@@ -382,6 +382,35 @@ function test_a_session_has_a_connection_of_its_own_if_a_function_makes_it(): vo
     same([false, true], [$second->extend(20.0), $second->isLost()], 'extended after its connection, lost');
 }
 
+function test_a_session_that_gets_no_connection_of_its_own_fails_in_time(): void
+{
+    $makers = [maker(), maker(free_port())];
+    $locks = new Locks(function (float $seconds) use (&$makers): Redis {
+        return (count($makers) > 1 ? array_shift($makers) : $makers[0])($seconds);
+    }, commandTimeout: 5.0);
+    [$thrown, $took] = timed(fn () => thrown(fn () => $locks->lock('k', session: true)->acquire(0.3)));
+    same(Unavailable::class, $thrown::class, 'thrown');
+    in_time(0.3, $took, 'thrown');
+    same(null, call('LOCK.INFO', 'k'), 'the lock');
+}
+
+/** A tie that comes late would move the session to a connection that was closed. */
+function test_a_session_whose_tie_gets_no_reply_has_another_token(): void
+{
+    $held_back = proxy(function (string $words, $server): string {
+        str_contains($words, 'SESSION') && usleep(1_500_000);
+        return replied($words, $server);
+    });
+    $ports = [port(), $held_back, port()];
+    $locks = new Locks(function (float $seconds) use (&$ports): Redis {
+        return maker(array_shift($ports))($seconds);
+    }, commandTimeout: 3.0);
+    $grant = $locks->lock('k', session: true, lease: 60.0)->acquire();
+    usleep(1_000_000);
+    same([false, true], [$grant->isLost(), $grant->owned()], 'lost, held');
+    same(true, $grant->release(), 'released');
+}
+
 function test_a_session_is_lost_with_the_connection_of_the_programs_client(): void
 {
     foreach (['phpredis' => connection(), 'Predis' => new Predis\Client(['host' => HOST, 'port' => port()])] as $name => $client) {
