@@ -111,7 +111,9 @@ final class Connection
         bool $isSent,
     ): \Throwable {
         $name = $this->client?->getValue()->name() ?? 'the server';
-        $reply = ErrorReply::of($thrown);
+        $isOutage = $thrown instanceof \RedisException || $thrown instanceof \RedisClusterException
+            || $thrown instanceof \Predis\PredisException;
+        $reply = $isOutage || $thrown instanceof ErrorReply ? ErrorReply::of($thrown) : null;
         if ($reply === null || !$isSent || $reply->isOfServer()) {
             $this->close();
         }
@@ -119,8 +121,6 @@ final class Connection
             $call->unanswered -= (int) $isSent;
             return $reply->exception($name, $call->token());
         }
-        $isOutage = $thrown instanceof \RedisException || $thrown instanceof \RedisClusterException
-            || $thrown instanceof \Predis\PredisException;
         return $isOutage ? new Unavailable("$name: " . trim($thrown->getMessage())) : $thrown;
     }
 

@@ -501,6 +501,12 @@ function test_a_failed_release_is_repeated_at_the_end_of_the_program(): void
     same(['unavailable', null], [stream_get_contents(started($program)), call('LOCK.INFO', 'k')], 'what it said, the lock');
 }
 
+function test_an_exception_of_the_function_that_makes_the_client_stays_as_it_is(): void
+{
+    $own = new RuntimeException('DNS has no such name');
+    same($own, thrown((new Locks(fn () => throw $own))->lock('k')->acquire(...)), 'thrown');
+}
+
 function test_an_outage_is_reported_once_until_the_server_replies(): void
 {
     $heard = new Heard();
