@@ -168,6 +168,9 @@ final class Grant
             $keys = json_encode($this->keys);
             error_log("redis-lock: a grant of $keys was dropped without a release");
             $this->commands->tell('lost', $this);
+        } elseif ($this->options->session && $this->state() === self::LOST) {
+            // The server renews the keys that aren't lost as long as the connection is open.
+            $this->holder->lent->connection->hasClosed($this->holder->call) || $this->holder->leave();
         }
     }
 

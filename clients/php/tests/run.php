@@ -431,6 +431,16 @@ function test_a_session_is_lost_with_the_connection_of_the_programs_client(): vo
     }
 }
 
+/** The server would renew the other key as long as the program's connection is open. */
+function test_a_session_that_lost_one_key_is_released_when_it_is_dropped(): void
+{
+    $grant = (new Locks($redis = connection()))->lock(['a', 'b'], session: true)->acquire();
+    call('DEL', 'a');
+    same([false, true], [$grant->extend(60.0), $grant->isLost()], 'extended, lost');
+    unset($grant);
+    same([null, true], [call('LOCK.INFO', 'b'), $redis->isConnected()], 'the other key');
+}
+
 function test_a_session_whose_release_never_arrives_ends_with_its_connection(): void
 {
     $proxy = proxy(function (string $words, $server): string {
