@@ -139,6 +139,28 @@ async def test_a_session_outlives_a_server_that_stands_still(own_server, kind):
     await done(locks.close() if kind is Locks else locks.aclose())
 
 
+async def test_a_tie_whose_caller_left_ends_with_its_connection(server, monkeypatch):
+    locks = locks_of(AsyncLocks, server)
+    grant = await locks.lock(KEY).acquire()
+    grant.detach()
+    receive, verbs, is_over = locks._io.receive, iter(["take over", "tie"]), asyncio.Event()
+
+    async def receive_later(*args):
+        if next(verbs) == "tie":
+            await is_over.wait()
+        return await receive(*args)
+
+    monkeypatch.setattr(locks._io, "receive", receive_later)
+    adopts = asyncio.ensure_future(locks.adopt(KEY, grant.token, grant.fence, session=True))
+    await until_task("it is tied", lambda: "b'session', 1" in str(server.info(KEY)))
+    adopts.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adopts
+    is_over.set()
+    await until_task("the server has released it", lambda: server.is_free(KEY))
+    await locks.aclose()
+
+
 # --- losses ---------------------------------------------------------------------------------------
 
 

@@ -45,12 +45,6 @@ class Call:
         self.ties = False
         self.lent: tuple[Any, Any] | None = None
 
-    def keeps(self, pool: Any, connection: Any) -> bool:
-        """Keep the connection of a command if it tied a session."""
-        if self.ties:
-            self.lent = pool, connection
-        return self.ties
-
 
 def pauses() -> Iterator[float]:
     """Yield the pause before each next try."""
@@ -109,7 +103,7 @@ class Commands:
     async def _exchange(
         self, pool: Any, commands: Sequence[Words], until: float, call: Call
     ) -> Any:
-        io, is_clean = self.io, False
+        io, is_clean, is_lent, ties = self.io, False, False, call.ties
         connection = await io.take(pool, until, call.stop)
         call.unanswered += 1
         call.is_sent = True
@@ -117,13 +111,16 @@ class Commands:
             await io.done(connection.send_packed_command(connection.pack_commands(commands)))
             replies = [await self._reply(connection, until, call.stop) for _ in commands]
             call.unanswered -= 1
-            is_clean = True
+            # A tie that failed, or whose caller left, ends with its connection.
+            is_clean, is_lent = not ties, call.ties and not isinstance(replies[-1], Exception)
+            if is_lent:
+                call.lent = pool, connection
             return replies[-1]
         except exceptions.ConnectionError:
             await io.close_unused(pool)
             raise
         finally:
-            if not (is_clean and call.keeps(pool, connection)):
+            if not is_lent:
                 await self.put_back(pool, connection, is_clean)
 
     async def _reply(self, connection: Any, until: float, stop: Any) -> Any:
