@@ -156,6 +156,7 @@ async def test_a_tie_whose_caller_left_ends_with_its_connection(server, monkeypa
     adopts.cancel()
     with pytest.raises(asyncio.CancelledError):
         await adopts
+    assert not locks._io.keeper.held
     is_over.set()
     await until_task("the server has released it", lambda: server.is_free(KEY))
     await locks.aclose()

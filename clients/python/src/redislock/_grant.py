@@ -79,7 +79,7 @@ class Hold:
     async def _renew(self) -> None:
         longest = self._longest_deadline - time.monotonic() + self.options.margin_seconds
         try:
-            await self._extend(min(self.lease, longest), self.deadline, True)
+            await self.extend_until(min(self.lease, longest), self.deadline, True)
         except Exception as error:
             # It may be allowed before the deadline.
             self.renew_at = time.monotonic() + self.lease / 3
@@ -87,7 +87,9 @@ class Hold:
                 tell(self.observer.unavailable, error)
         self.io.keeper.hold(self)
 
-    async def _extend(self, lease: float, until: float, is_in_background: bool = False) -> bool:
+    async def extend_until(
+        self, lease: float, until: float, is_in_background: bool = False
+    ) -> bool:
         """Set the lease, and repeat that after outages. Return False if the lock is lost."""
         call = Call(self.token)
 
@@ -111,15 +113,12 @@ class Hold:
         milliseconds("lease", lease)
         if lease <= self.options.margin_seconds:
             raise ValueError("lease must be greater than margin")
-        return self.state == HELD and not self.is_lost and await self.take_over(lease)
-
-    async def take_over(self, lease: float) -> bool:
-        """Set the lease, also of a grant that another process acquired."""
-        is_held = await self._extend(lease, time.monotonic() + self._commands.command_timeout)
-        if is_held:
-            self.lease = lease
-            self.io.keeper.hold(self)
-        return is_held
+        until = time.monotonic() + self._commands.command_timeout
+        if self.state != HELD or self.is_lost or not await self.extend_until(lease, until):
+            return False
+        self.lease = lease
+        self.io.keeper.hold(self)
+        return True
 
     async def confirm(self, call: Call, until: float) -> bool:
         """Have a grant acknowledged by replicas, or tied to a connection. Return True if held."""

@@ -167,7 +167,7 @@ class LocksBase(Generic[L, G]):
         # A command of the first process may still arrive.
         hold.is_unclear = True
         until = time.monotonic() + self._commands.command_timeout
-        if not await hold.take_over(lock._options.first_lease):
+        if not await hold.extend_until(lock._options.first_lease, until):
             return None
         if lock._options.session and not await hold.confirm(Call(hold.token), until):
             return None
