@@ -244,3 +244,17 @@ func TestASessionEndsWithItsConnection(t *testing.T) {
 	receive(t, grant.Lost())
 	expect(t, grant.Release(background), redislock.ErrLost)
 }
+
+func TestACancelledExtensionIsNoLossOfASession(t *testing.T) {
+	s := serve(t)
+	grant := acquired(t, lockOf(t, locksOf(t, s.Client), "k", redislock.WithSession()))
+	ctx, cancel := context.WithCancel(background)
+	goOn := s.Stop(t)
+	time.AfterFunc(100*time.Millisecond, cancel)
+	expect(t, grant.Extend(ctx, time.Minute), context.Canceled)
+	goOn()
+	if grant.IsLost() {
+		t.Error("it is lost")
+	}
+	check(t, grant.Release(background))
+}

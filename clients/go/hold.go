@@ -152,7 +152,7 @@ func (h *hold) extendUntil(
 			// The keys that aren't lost stay until the release, because the body may still run.
 			h.lose()
 			return ErrLost
-		case isGranted && h.session != nil && !isReply(err) && !isLate(err):
+		case isGranted && h.session != nil && !isReply(err) && !isLate(err) && ctx.Err() == nil:
 			// The server releases the lock, because its connection has ended.
 			h.lose()
 		}
