@@ -39,7 +39,7 @@ type acquire struct {
 func newAcquire(lock *Lock, token string, limit time.Duration, until time.Time) *acquire {
 	a := &acquire{
 		Lock: lock, call: &call{token: token}, isTokenChosen: token != "", isTry: limit == 0,
-		isEndless: limit >= century, until: until,
+		isEndless: time.Until(until) > century/2, until: until,
 	}
 	if !a.isTokenChosen {
 		a.call.token = randomText()

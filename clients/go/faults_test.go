@@ -139,6 +139,22 @@ func TestAThousandWaitersTellOfOneOutage(t *testing.T) {
 	check(t, holder.Release(background))
 }
 
+func TestAnOutageIsToldByTheErrorOfALimitAlone(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	var told atomic.Int32
+	lock := lockOf(t, locksOf(t, client, redislock.WithObserver(redislock.Observer{
+		Unavailable: func(error) { told.Add(1) },
+	})), "k")
+	ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
+	defer cancel()
+	_, err := lock.Acquire(ctx)
+	expect(t, err, redislock.ErrUnavailable)
+	if told.Load() > 0 {
+		t.Error("the observer heard of it too")
+	}
+}
+
 func TestAClosedClientEndsEveryCallAtOnce(t *testing.T) {
 	s := serve(t)
 	client := redis.NewClient(&redis.Options{Addr: s.Address})
