@@ -245,6 +245,23 @@ func TestAFailedAdoptionKeepsNoConnection(t *testing.T) {
 }
 
 // A late reply is waited for. The end of the connection is a loss, and told.
+func TestAnAdoptionEndsInTimeInAClusterThatIsSilent(t *testing.T) {
+	var silent []string
+	for range 4 {
+		node, err := net.Listen("tcp", "127.0.0.1:0")
+		check(t, err)
+		defer node.Close()
+		silent = append(silent, node.Addr().String())
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: silent})
+	defer client.Close()
+	locks := locksOf(t, client)
+	takes(t, "an adoption", time.Second, late, func() {
+		_, err := locks.Adopt(background, []string{"k"}, "token", 1, redislock.WithSession())
+		expect(t, err, redislock.ErrUnavailable)
+	})
+}
+
 func TestASessionEndsWithItsConnection(t *testing.T) {
 	s := serve(t)
 	locks := locksOf(t, s.Client)

@@ -174,7 +174,9 @@ func (h *hold) extension(lease time.Duration) ([]any, sender) {
 // confirm sets the lease of what isn't a grant yet, and ties a session to a connection.
 func (h *hold) confirm(ctx context.Context, until time.Time) (err error) {
 	if h.options.session {
-		if h.session, err = h.commands.servers.session(ctx, h.options.keys[0]); err != nil {
+		limited, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
+		if h.session, err = h.commands.servers.session(limited, h.options.keys[0]); err != nil {
 			return err
 		}
 	}
