@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 from redislock import LockLost
 from redislock._crowd import MOST_ASKING
+from redislock._tasks import Listener
 from redislock.asyncio import Locks
 
 KEY = "k"
@@ -194,6 +195,24 @@ async def test_a_loss_is_told_to_a_coroutine(server, locks):
 
 
 # --- messages -------------------------------------------------------------------------------------
+
+
+async def test_short_limits_replace_a_silent_connection(server, locks, monkeypatch):
+    receive, silent = Listener._receive, []
+
+    def receive_by_others(listener, reply):
+        silent.append(listener)
+        if listener is not silent[0]:
+            receive(listener, reply)
+
+    monkeypatch.setattr(Listener, "_receive", receive_by_others)
+    locks._commands.servers.attempt_seconds = 0.5
+    server.other_holds(KEY)
+    lock, loop = locks.lock(KEY), asyncio.get_running_loop()
+    end = loop.time() + 10
+    while len(set(silent)) < 2:
+        assert loop.time() < end
+        assert await lock.acquire(0.2) is None
 
 
 async def test_500_tasks_of_one_lock_are_served_in_order(server, locks):

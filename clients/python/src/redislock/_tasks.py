@@ -60,10 +60,14 @@ class Listener:
         self._channels: dict[str, asyncio.Future[None]] = {}
         self.reading = asyncio.ensure_future(self._read())
 
-    async def subscribe(self, channel: str) -> asyncio.Future[None]:
+    async def subscribe(self, channel: str, seconds: float) -> asyncio.Future[None]:
         """Return a future that ends as soon as messages come, or never will."""
         if channel not in self._channels:
-            self._channels[channel] = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            self._channels[channel] = subscribed = loop.create_future()
+            # Without a reply the connection may be dead, however short the limits of waiters are.
+            ends = loop.call_later(seconds, self.reading.cancel)
+            subscribed.add_done_callback(lambda _: ends.cancel())
             if self._connection is not None:
                 await self._connection.send_command(self._verb, channel)
         return self._channels[channel]
@@ -264,15 +268,14 @@ class Tasks:
         if listener is None or listener.failure is not None:
             verb = "SSUBSCRIBE" if servers.is_cluster else "SUBSCRIBE"
             listener = self._listeners[pool] = Listener(self, pool, verb)
-        subscribed = await listener.subscribe(self.channel(servers, key))
+        subscribed = await listener.subscribe(
+            self.channel(servers, key), servers.attempt_seconds
+        )
         if subscribed.done():
             await self.pause(until, None, bell)
             return
         # A message may have been missed, so the caller asks again at once.
-        left = until - time.monotonic()
-        await asyncio.wait([subscribed], timeout=min(max(0.0, left), servers.attempt_seconds))
-        if not subscribed.done() and left >= servers.attempt_seconds:
-            listener.reading.cancel()
+        await asyncio.wait([subscribed], timeout=max(0.0, until - time.monotonic()))
         # If the slot has moved, the next LOCK.QUEUE learns where it is.
         if listener.failure is not None and not isinstance(listener.failure, exceptions.AskError):
             raise listener.failure
