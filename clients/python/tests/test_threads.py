@@ -11,7 +11,7 @@ import pytest
 from conftest import Notes, in_thread, until
 from redis import Redis
 
-from redislock import LockLost, Locks, NotHeld, _threads
+from redislock import LockLost, Locks, NotHeld, Unavailable, _threads
 
 KEY = "k"
 
@@ -232,3 +232,27 @@ def test_a_process_ends_while_it_holds_a_lock(server):
 
 
 # --- long outages ---------------------------------------------------------------------------------
+
+
+def test_a_thread_that_finds_no_connection_is_in_time(own_server, monkeypatch):
+    def is_ready_slowly(pool):
+        is_so = is_ready(pool)
+        # The others look too.
+        time.sleep(0.02)
+        return is_so
+
+    def seconds():
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            lock.acquire(0.2)
+        return time.monotonic() - began
+
+    is_ready = _threads._is_ready
+    # A new connection waits for the reply to its password.
+    with own_server.allowing() as settings:
+        lock = Locks(Redis(**settings), observer=Notes()).lock(KEY)
+        assert lock.acquire().release()
+        monkeypatch.setattr(_threads, "_is_ready", is_ready_slowly)
+        with own_server.standing_still():
+            calls = [in_thread(seconds) for _ in range(3)]
+            assert max(call() for call in calls) < 0.8

@@ -100,6 +100,7 @@ class Threads:
         self.keeper = ThreadKeeper()
         self.pools: dict[Any, Any] = {}
         self.local = threading.local()
+        self._takes = threading.Lock()
         self.crowds: weakref.WeakValueDictionary[Any, Crowd] = weakref.WeakValueDictionary()
 
     def begin(self) -> None:
@@ -150,9 +151,12 @@ class Threads:
     async def take(self, pool: Any, until: float, stop: threading.Event | None) -> Any:
         if until <= time.monotonic():
             raise exceptions.TimeoutError("no time left")
-        while not _is_ready(pool):
+        while True:
+            # If another thread took it in between, the pool would connect, and that has no limit.
+            with self._takes:
+                if _is_ready(pool):
+                    return pool.get_connection(*NAME)
             self._open(pool, until, stop)
-        return pool.get_connection(*NAME)
 
     def _open(self, pool: Any, until: float, stop: threading.Event | None) -> None:
         """Connect in another thread, because DNS, Sentinels and a handshake have no common limit.
