@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use redis_lock_core::operation::{Action, Operation};
+use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::waiter::{self, WaiterKind};
 use redis_lock_core::store::KeyState;
 use redis_lock_core::values::codec;
 use redis_lock_core::values::holder;
 use redis_lock_core::values::lock::Lock;
-use redis_lock_core::values::request::Request;
+use redis_lock_core::values::request::{LeaseKind, Request};
 use redis_lock_core::values::token::Token;
 use redis_lock_promises::state::{Holder, Mode, State, Waiter};
 use redis_lock_promises::step::{Cause, Step};
@@ -65,8 +66,89 @@ impl World {
         };
         let verdict = step.check().and_then(|()| after.check());
         verdict.unwrap_or_else(|broken| panic!("{broken}"));
+        self.note_replaced(&before, &after, cause);
         let fences = before.locks.values().chain(after.locks.values()).flatten();
         self.last_fence = fences.map(|it| it.fence).fold(self.last_fence, u64::max);
+    }
+
+    /// Records the grants that hand-overs of this decision replaced, by the fences of the
+    /// hand-overs. Leaves out grants that the decision may have ended: those of the decision's own
+    /// token, and those that are tied to a connection.
+    fn note_replaced(&mut self, before: &State, after: &State, cause: &Cause) {
+        for (key, holders) in &after.locks {
+            for own in holders {
+                let is_own = match cause {
+                    Cause::Command { token, .. } | Cause::TakeBack { token, .. } => {
+                        *token == own.token
+                    }
+                    Cause::Timer => false,
+                };
+                let replaced = before.holder(key, &own.token);
+                let replaced = replaced.filter(|it| it.fence < own.fence && it.client.is_none());
+                if let Some(replaced) = replaced.filter(|_| !is_own) {
+                    let hand_over = (key.clone(), own.fence);
+                    self.replaced.insert(hand_over, replaced.deadline_ms);
+                }
+            }
+        }
+    }
+
+    /// Returns the cause of a take-back's decision.
+    pub fn take_back_of(&self, hand_over: &HandOver) -> Cause {
+        let state = self.state();
+        let token = token_text(&hand_over.grant.token);
+        let now_ms = self.wall_ms();
+        let is_restored = |name: &&Name| {
+            let key = text(name.key());
+            let replaced = self.replaced.get(&(key.clone(), hand_over.grant.fence));
+            let own = state.holder(&key, &token);
+            let own = own.filter(|own| own.fence == hand_over.grant.fence);
+            let is_held = own.is_some_and(|own| {
+                let is_gone = own.client.is_some_and(|client| self.gone.contains(&client));
+                own.deadline_ms >= now_ms && !is_gone
+            });
+            let is_in_force = replaced.is_some_and(|deadline_ms| *deadline_ms >= now_ms);
+            is_held && is_in_force && !self.has_ended_since(name, hand_over)
+        };
+        let restored = hand_over.names.iter().filter(is_restored);
+        Cause::TakeBack {
+            restores: restored.map(|name| text(name.key())).collect(),
+            token,
+        }
+    }
+
+    /// Returns true if the grant that a hand-over replaced is over, or if its token has released holds
+    /// since.
+    fn has_ended_since(&self, name: &Name, hand_over: &HandOver) -> bool {
+        let lock = self.lock(&text(name.key()));
+        let holds = lock
+            .holder(&hand_over.grant.token)
+            .map_or(0, |own| own.holds);
+        let mut replaced = hand_over.replaced.iter();
+        replaced.any(|it| {
+            let is_over = it.holder.deadline_ms < self.wall_ms();
+            it.name == *name && (is_over || it.holds_after > holds)
+        })
+    }
+
+    /// Records the KEEP of the grants of an operation.
+    pub fn note_keep(&mut self, operation: &Operation, keep_ms: u64) {
+        for name in &operation.names {
+            let lock = self.lock(&text(name.key()));
+            if let Some(own) = lock.holder(operation.action.token()) {
+                self.keeps.insert(own.session, keep_ms);
+            }
+        }
+    }
+
+    /// Records the ends of the grants that are kept after a client, which is gone now.
+    pub fn note_close(&mut self, client_id: u64) {
+        let now_ms = self.wall_ms();
+        for (tie, _) in self.table.sessions().ties_of(client_id) {
+            if let Some(keep_ms) = self.keeps.get(&tie) {
+                self.kept.insert(tie, (now_ms, now_ms + keep_ms));
+            }
+        }
     }
 
     /// Checks the promises that hold once the timer has done what is due, and that a replica and a
@@ -132,6 +214,8 @@ impl World {
     fn holder_of(&self, lock: &Lock, own: &holder::Holder) -> Holder {
         let sessions = self.table.sessions();
         let tie = sessions.contains(own.session).then_some(own.session);
+        let kept = tie.and_then(|tie| self.kept.get(&tie));
+        let kept = kept.filter(|(closed_ms, _)| own.deadline_ms >= *closed_ms);
         Holder {
             token: text(own.token.as_bytes()),
             mode: mode(lock.mode()),
@@ -140,6 +224,7 @@ impl World {
             permits: own.permits,
             deadline_ms: own.deadline_ms,
             client: tie.map(|tie| sessions.client_of(tie).unwrap_or(CLOSED)),
+            kept_until_ms: kept.map(|(_, until_ms)| *until_ms),
         }
     }
 
@@ -208,6 +293,19 @@ pub fn cause_of(operation: &Operation, is_refused: bool) -> Cause {
         token: token_text(operation.action.token()),
         lease_ms,
         is_refused,
+    }
+}
+
+/// Returns the KEEP of an action with SESSION.
+pub fn session_keep(action: &Action) -> Option<u64> {
+    let lease_kind = match action {
+        Action::Acquire(request) | Action::Wait { request, .. } => request.lease_kind,
+        Action::Extend { lease_kind, .. } => *lease_kind,
+        _ => LeaseKind::Lease,
+    };
+    match lease_kind {
+        LeaseKind::Session { keep_ms } => keep_ms,
+        LeaseKind::Lease | LeaseKind::Untied => None,
     }
 }
 

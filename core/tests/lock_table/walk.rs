@@ -31,6 +31,8 @@ enum Step {
     CloseUnseen,
     PassUnseen(u64),
     Expire(&'static str, Option<u64>),
+    /// A key holds another type while a command comes. Then the key is deleted.
+    Overwrite(&'static str, String),
     /// A key is renamed. The timer fires, or an operation comes first.
     Rename(&'static str, &'static str, Timer),
     /// A lock is dumped, or the lock that was dumped last is restored.
@@ -149,6 +151,7 @@ fn step(modes: &[&'static str]) -> impl Strategy<Value = Step> {
         12 => line(modes).prop_map(Step::Say),
         3 => (0u64..30).prop_map(Step::Pass),
         1 => key.clone().prop_map(Step::Delete),
+        1 => (key.clone(), line(modes)).prop_map(|(key, line)| Step::Overwrite(key, line)),
         2 => (0usize..9).prop_map(Step::HangUp),
         2 => (0usize..9).prop_map(Step::HangUpUnseen),
         1 => Just(Step::Flush),
@@ -195,6 +198,11 @@ fn take(world: &mut World, step: Step) {
         Step::Say(line) => say(world, &line),
         Step::Pass(ms) => world.pass_ms(ms),
         Step::Delete(key) => world.delete(key),
+        Step::Overwrite(key, line) => {
+            world.overwrite(key);
+            say(world, &line);
+            world.delete(key);
+        }
         Step::HangUp(n) => {
             if let Some(line) = one_of_the_blocked(world, n) {
                 world.hang_up(&line);
@@ -269,6 +277,7 @@ fn settled_step() -> impl Strategy<Value = Step> {
         Step::CloseUnseen | Step::Restore(..) => Step::CloseAll,
         Step::PassUnseen(ms) => Step::Pass(ms),
         Step::HangUpUnseen(n) => Step::HangUp(n),
+        Step::Overwrite(key, _) => Step::Delete(key),
         Step::Rename(from, to, _) => Step::Rename(from, to, Timer::Fires),
         step => step,
     };

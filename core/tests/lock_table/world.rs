@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU16;
 
-use crate::judge::{cause_of, token_text, CLOSED};
+use crate::judge::{cause_of, session_keep, CLOSED};
 use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, ParseContext};
@@ -134,6 +134,14 @@ pub struct World {
     pub dumped: Option<Lock>,
     /// The clients whose connections have closed.
     pub gone: BTreeSet<u64>,
+    /// The KEEP in ms of each session that has one.
+    pub keeps: BTreeMap<SessionId, u64>,
+    /// The times at which the connections of such sessions closed, and the ends of their KEEP, by
+    /// the wall clock.
+    pub kept: BTreeMap<SessionId, (u64, u64)>,
+    /// The deadlines of the grants that hand-overs replaced, by the key and the fence of the
+    /// hand-over.
+    pub replaced: BTreeMap<(String, u64), u64>,
     /// The greatest fence so far.
     pub last_fence: u64,
     /// True if each decision is judged by the promises.
@@ -181,6 +189,9 @@ impl World {
             marks: BTreeMap::new(),
             dumped: None,
             gone: BTreeSet::from([CLOSED]),
+            keeps: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            replaced: BTreeMap::new(),
             last_fence: 0,
             is_judged: true,
         }
@@ -300,7 +311,12 @@ impl World {
             Err(refusal) => refusal.to_string(),
         };
         let cause = cause_of(&operation, decision.answer.is_err());
+        let is_held = matches!(decision.answer, Ok(Answer::Granted(_) | Answer::Count(1..)));
+        let keep_ms = session_keep(&operation.action).filter(|_| is_held);
         self.carry_out(decision);
+        if let Some(keep_ms) = keep_ms {
+            self.note_keep(&operation, keep_ms);
+        }
         self.judge(before, &cause);
         said
     }
@@ -411,6 +427,7 @@ impl World {
     /// Closes a connection. The timer doesn't fire yet.
     pub fn close_connection(&mut self, client_id: u64) {
         let wall_ms = self.wall_ms();
+        self.note_close(client_id);
         self.table.close_client(client_id, wall_ms);
         self.gone.insert(client_id);
     }
@@ -471,9 +488,10 @@ impl World {
         Lock::held(stored.lock.mode(), holders.collect())
     }
 
-    /// Restores a lock over a key. The timer doesn't fire yet.
+    /// Restores a lock over a key, like a server that loads it. The timer doesn't fire yet.
     pub fn restore_unseen(&mut self, key: &str, lock: &Lock) {
         self.unlink(key);
+        self.fences.raise(lock.highest_fence());
         let expiry_ms = lock.latest_deadline_ms();
         let lock = lock.clone();
         self.replica.insert(name(key), lock.clone());
@@ -611,10 +629,10 @@ impl World {
     }
 
     fn take_back(&mut self, hand_over: &HandOver) {
-        let before = self.before();
+        let (before, cause) = (self.before(), self.take_back_of(hand_over));
         let decision = self.outside(|table, outside| table.take_back(hand_over, outside));
         self.carry_out(decision);
-        self.judge(before, &Cause::TakeBack(token_text(&hand_over.grant.token)));
+        self.judge(before, &cause);
     }
 
     /// Postpones what is due at these keys, because nothing may be granted there now.

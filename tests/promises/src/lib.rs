@@ -32,6 +32,10 @@ pub enum Promise {
     Quiescence,
     /// A client that is known to be gone gets no grant, and keeps none that is tied to it.
     NoneToTheGone,
+    /// A grant with SESSION KEEP stays for that long after its client is gone.
+    KeptAfterClose,
+    /// The token has again what it held before a hand-over that was taken back.
+    TakeBackRestores,
     /// Only its token releases or extends a grant. Otherwise its lease or its connection ends it.
     OnlyTheToken,
     /// A token that has left gets nothing until its mark ends.

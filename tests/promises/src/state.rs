@@ -30,6 +30,8 @@ pub struct Holder {
     pub deadline_ms: u64,
     /// The client that the grant is tied to (SESSION).
     pub client: Option<u64>,
+    /// The end of the lease after that client is gone (SESSION KEEP), once the client is gone.
+    pub kept_until_ms: Option<u64>,
 }
 
 /// A request that waits.
@@ -206,6 +208,7 @@ pub(crate) mod tests {
             permits: 1,
             deadline_ms: 100,
             client: None,
+            kept_until_ms: None,
         }
     }
 

@@ -18,8 +18,13 @@ pub enum Cause {
     },
     /// The timer, or an event of the server.
     Timer,
-    /// The take-back of a hand-over to this token.
-    TakeBack(String),
+    /// The take-back of a hand-over.
+    TakeBack {
+        /// The token that the lock was handed over to.
+        token: String,
+        /// The keys where the hand-over replaced a grant of the token that is still in force.
+        restores: Vec<String>,
+    },
 }
 
 /// One decision of the lock table.
@@ -48,6 +53,8 @@ impl Step<'_> {
     /// Checks all promises about one step.
     pub fn check(&self) -> Verdict {
         self.check_kept()?;
+        self.check_kept_after_close()?;
+        self.check_restored()?;
         self.check_refused()?;
         for change in self.changes() {
             self.check_fence(&change)?;
@@ -79,6 +86,39 @@ impl Step<'_> {
             })?;
         }
         Ok(())
+    }
+
+    /// Checks that a grant with SESSION KEEP stays after its client is gone. It lasts until KEEP
+    /// ends, also if it is not settled yet.
+    fn check_kept_after_close(&self) -> Verdict {
+        for (key, holder) in self.holders_before() {
+            let lasts = |until_ms: &u64| *until_ms.min(&holder.deadline_ms) >= self.now_ms;
+            let Some(until_ms) = holder.kept_until_ms.filter(lasts) else {
+                continue;
+            };
+            let waits = self.before.waits(key, &holder.token).next().is_some();
+            if waits || self.is_of_cause(&holder.token) {
+                continue;
+            }
+            let after = self.after.holder(key, &holder.token);
+            let is_kept = after.is_some_and(|it| it == holder || it.deadline_ms == until_ms);
+            require(is_kept, Promise::KeptAfterClose, || {
+                format!("{key}: {after:?} instead of {holder:?} by {:?}", self.cause)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a take-back restores the grants that the hand-over replaced.
+    fn check_restored(&self) -> Verdict {
+        let Cause::TakeBack { token, restores } = self.cause else {
+            return Ok(());
+        };
+        let lacks = |key: &&String| self.after.holder(key, token).is_none();
+        let lacking = restores.iter().find(lacks);
+        require(lacking.is_none(), Promise::TakeBackRestores, || {
+            format!("{token} does not hold {lacking:?} again")
+        })
     }
 
     /// Checks that a refused command left its token's grants and waits alone.
@@ -261,14 +301,14 @@ impl Step<'_> {
 
     fn is_of_cause(&self, of: &str) -> bool {
         match self.cause {
-            Cause::Command { token, .. } | Cause::TakeBack(token) => token == of,
+            Cause::Command { token, .. } | Cause::TakeBack { token, .. } => token == of,
             Cause::Timer => false,
         }
     }
 
     /// Returns true if the step may restore an earlier grant of this token.
     fn restores(&self, token: &str) -> bool {
-        matches!(self.cause, Cause::TakeBack(of) if of == token)
+        matches!(self.cause, Cause::TakeBack { token: of, .. } if of == token)
     }
 }
 
@@ -346,6 +386,48 @@ mod tests {
         );
         assert_eq!(check(&free, &held, &command("a", 10)), Ok(()));
         assert_broken(check(&free, &held, &Cause::Timer), Promise::OnlyTheToken);
+    }
+
+    #[test]
+    fn a_grant_that_is_not_kept_after_its_client_is_gone_is_seen() {
+        const GONE: u64 = 7;
+        let until = |until_ms| Holder {
+            client: Some(GONE),
+            kept_until_ms: Some(until_ms),
+            ..holder("a", Exclusive)
+        };
+        let after_close = |until_ms| {
+            let mut state = state(&[("x", &[until(until_ms)])], &[]);
+            state.gone.insert(GONE);
+            state
+        };
+        let kept = Holder {
+            deadline_ms: NOW_MS + 10,
+            ..holder("a", Exclusive)
+        };
+        let (before, free) = (after_close(NOW_MS + 10), state(&[], &[]));
+        let kept = state(&[("x", &[kept])], &[]);
+        for after in [&before, &kept] {
+            assert_eq!(check(&before, after, &Cause::Timer), Ok(()));
+        }
+        let verdict = check(&before, &free, &Cause::Timer);
+        assert_broken(verdict, Promise::KeptAfterClose);
+        let verdict = check(&after_close(NOW_MS + 20), &kept, &Cause::Timer);
+        assert_broken(verdict, Promise::KeptAfterClose);
+        let over = after_close(NOW_MS - 1);
+        assert_eq!(check(&over, &free, &Cause::Timer), Ok(()));
+    }
+
+    #[test]
+    fn a_take_back_that_does_not_restore_is_seen() {
+        let cause = Cause::TakeBack {
+            token: "a".to_owned(),
+            restores: vec!["x".to_owned()],
+        };
+        let held = state(&[("x", &[holder("a", Exclusive)])], &[]);
+        assert_eq!(check(&held, &held, &cause), Ok(()));
+        let verdict = check(&held, &state(&[], &[]), &cause);
+        assert_broken(verdict, Promise::TakeBackRestores);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! - RENAME moves the lock with its holders. A waiter whose token holds the lock then is granted.
 //! - EXPIRE can shorten a lease and can't lengthen it.
 //! - A lock that may be on another server is granted to no waiter.
+//! - A restored lock raises the fences above those of its grants.
 
 use super::scene::{play, scenes};
 use crate::world;
@@ -148,4 +149,16 @@ fn a_lock_that_was_away_is_granted_whoever_comes_meanwhile() {
         let granted = "MWAIT 2 x y b: granted".to_owned();
         assert!(world.heard().contains(&granted), "{lines:?}");
     }
+}
+
+#[test]
+fn grants_beside_a_restored_lock_have_greater_fences() {
+    let elsewhere = play("ACQUIRE k a SHARED -> granted\nACQUIRE k b SHARED -> granted");
+    let lock = elsewhere.dump("k").expect("a lock");
+    let mut world = play("");
+    world.restore_unseen("k", &lock);
+    world.fire(Vec::new());
+    assert_eq!(world.say("ACQUIRE k c SHARED"), "granted");
+    let fences = ["a", "b", "c"].map(|token| world.fence("k", token));
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
 }

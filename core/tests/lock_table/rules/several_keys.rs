@@ -10,6 +10,20 @@ use super::scene::{play, scenes};
 scenes! {
     // ---- Acquire and release
 
+    a_refusal_at_the_second_key_changes_nothing_at_the_first: "
+        ACQUIRE k a HOLDS 2 -> granted
+        SET s
+        MRELEASE 2 k s a -> WRONGTYPE Operation against a key holding the wrong kind of value
+        MRELEASE 2 k s a ALL -> WRONGTYPE Operation against a key holding the wrong kind of value
+        MRELEASE 2 k s a HOLDS 1 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        MRELEASE 2 k s a LEAVE 100 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        MEXTEND 2 k s a PX 5 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        MACQUIRE 2 k s a PX 5 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        MWAIT 2 k s a PX 5 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        MQUEUE 2 k s a PX 5 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        = k a#2
+        ACQUIRE k a -> granted";
+
     all_keys_or_none: "
         ACQUIRE y b -> granted
         MACQUIRE 2 x y a -> nil
