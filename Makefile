@@ -4,7 +4,7 @@
 # One package manager at a time; cargo itself runs in parallel.
 .NOTPARALLEL:
 .PHONY: help deps build-deps run-deps test-deps port build cli run unit quick test test-ha test-speed test-matrix test-stalled check demo
-.PHONY: soak small-world fuzz storms memcheck bench bench-peers bench-docs instructions clean
+.PHONY: soak small-world planted fuzz storms memcheck bench bench-peers bench-docs instructions clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -140,6 +140,9 @@ soak: test-deps build ## kill clients in the tick of their grant, LOCK_RACE_ROUN
 small-world: ## search every interleaving of a small world and of two clients, 5 minutes on one core
 	SMALL_WORLD_SECONDS=$(SMALL_WORLD_SECONDS) cargo test --profile checked --package redis-lock-core --test lock_table -- \
 	  --nocapture --test-threads=1 keeps_the_promises keeps_its_promises
+
+planted: ## plant each bug of tests/planted, or of PATCHES, and show which of the core's tests catch it
+	@scripts/planted.sh $(PATCHES)
 
 storms: run-deps build ## repeat what once stalled a server, and time a PING every ms meanwhile, on SERVERS
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-load --bin storms -- $(STORMS_OPTIONS) \

@@ -687,6 +687,18 @@ fn the_tests_that_are_named_exist() {
     }
 }
 
+#[test]
+fn each_planted_bug_has_a_row() {
+    let text = text_of("docs/internals/tests.md");
+    let patches = files_below("tests/planted");
+    assert!(patches.len() >= 12, "{patches:?}");
+    for patch in patches {
+        let name = patch.trim_start_matches("tests/planted/");
+        let row = format!("| `{}` |", name.trim_end_matches(".patch"));
+        assert!(text.contains(&row), "no row of {name}");
+    }
+}
+
 // --- DESIGN -----------------------------------------------------------------------------------
 
 /// Returns the words of a text that could be paths.
