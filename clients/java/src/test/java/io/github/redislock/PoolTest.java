@@ -1,6 +1,9 @@
 package io.github.redislock;
 
 import static io.github.redislock.TestServer.until;
+import static java.util.concurrent.TimeUnit.SECONDS;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import io.github.redislock.spi.Call;
@@ -11,6 +14,7 @@ import io.github.redislock.spi.OutageException;
 import io.github.redislock.spi.Pool;
 import java.lang.ref.WeakReference;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
 
@@ -18,9 +22,15 @@ import org.junit.jupiter.api.Test;
 class PoolTest {
   private static final Command COMMAND = Command.of("CHECK", List.of(new byte[1]), List.of("token"), 0);
 
+  /** Done when a connection may open. */
+  private volatile CompletableFuture<Object> opens = CompletableFuture.completedFuture(null);
+  private volatile boolean isOpening;
+
   private final Pool<Object> pool = new Pool<>() {
     @Override
     protected Object open() {
+      isOpening = !opens.isDone();
+      opens.join();
       return new Object();
     }
 
@@ -40,6 +50,25 @@ class PoolTest {
 
   private Object exchange(Pool.Exchange<Object> exchange) {
     return Call.uninterruptibly(call -> pool.exchange(COMMAND, call, Clock.after(Clock.now(), 5_000_000_000L), exchange));
+  }
+
+  /** A handshake over a slow network may take longer than the limit of a call. */
+  @Test
+  void aConnectionThatIsPutBackIsTakenWhileAnotherOneOpens() throws Exception {
+    CompletableFuture<Object> begins = new CompletableFuture<>();
+    CompletableFuture<Object> ends = new CompletableFuture<>();
+    CompletableFuture<Object> first = CompletableFuture.supplyAsync(() -> exchange(connection -> {
+      begins.complete(connection);
+      return ends.join();
+    }));
+    Object connection = begins.get(5, SECONDS);
+    opens = new CompletableFuture<>();
+    CompletableFuture<Object> second = CompletableFuture.supplyAsync(() -> exchange(taken -> taken));
+    until(() -> isOpening);
+    ends.complete("reply");
+    assertSame(connection, second.get(3, SECONDS));
+    assertEquals("reply", first.get(3, SECONDS));
+    opens.complete(null);
   }
 
   /** A connection had a late reply, and is unused when another one fails. */

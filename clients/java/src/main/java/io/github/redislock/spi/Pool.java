@@ -1,10 +1,12 @@
 package io.github.redislock.spi;
 
 import java.util.Deque;
+import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;
@@ -22,6 +24,8 @@ public abstract class Pool<C> {
 
   private final Deque<C> idle = new ConcurrentLinkedDeque<>();
   private final Set<C> used = ConcurrentHashMap.newKeySet();
+  /** Those who wait for a connection, in order. */
+  private final Queue<CompletableFuture<C>> wanted = new ConcurrentLinkedQueue<>();
   /** The connections whose latest reply didn't come before a short limit was over. */
   private final Set<C> doubtful = ConcurrentHashMap.newKeySet();
   /** The connection that is opened before it is needed. */
@@ -100,20 +104,27 @@ public abstract class Pool<C> {
 
   /**
    * Opens a connection in another thread, because DNS, Sentinels and a handshake have no common
-   * limit. A connection that comes too late goes to the pool.
+   * limit. Meanwhile takes one that is put back, because a handshake over a slow network may take
+   * longer than the limit. A connection that comes too late goes to the pool.
    */
   private C opened(Call call, long until) throws InterruptedException {
+    CompletableFuture<C> first = new CompletableFuture<>();
+    wanted.add(first);
     CompletableFuture<C> early = begun.getAndSet(null);
-    CompletableFuture<C> opening = early == null ? opening() : early;
+    (early == null ? opening() : early).whenComplete((opened, failure) -> {
+      if (failure == null) putBack(opened, true);
+      else first.completeExceptionally(failure);
+    });
     boolean isTaken = false;
     try {
-      C connection = call.await(opening, until);
+      C connection = call.await(first, until);
       isTaken = true;
       return connection;
     } catch (RuntimeException failure) {
       throw Fault.told(failure, this::meaning);
     } finally {
-      if (!isTaken) opening.thenAccept(late -> putBack(late, true));
+      wanted.remove(first);
+      if (!isTaken && !first.cancel(false)) first.thenAccept(late -> putBack(late, true));
     }
   }
 
@@ -131,8 +142,13 @@ public abstract class Pool<C> {
     begun.set(opening());
   }
 
-  /** Takes a connection back. One that isn't reusable is closed. */
+  /** Takes a connection back, for the next who waits for one. One that isn't reusable is closed. */
   void putBack(C connection, boolean isReusable) {
+    if (isReusable) {
+      for (CompletableFuture<C> next; (next = wanted.poll()) != null; ) {
+        if (next.complete(connection)) return;
+      }
+    }
     if (isReusable && idle.size() < MOST_IDLE) {
       if (used.remove(connection)) idle.addFirst(connection);
       if (isClosed) closeAll();
