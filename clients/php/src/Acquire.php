@@ -57,7 +57,6 @@ final class Acquire
             $grant = $this->askUntilGranted();
         } catch (\Throwable $thrown) {
             // Also what the handler of a signal threw.
-            $this->isKnown = $this->isKnown || $thrown instanceof NotReplicated;
             $this->leave();
             throw $thrown;
         }
@@ -118,7 +117,14 @@ final class Acquire
         // A slice of a wait is shorter than an attempt.
         $by = $askedAt + $commands->attempt + max(0.0, $block - Signals::SLICE);
         $end = min($by, $this->until + ($this->isTry ? 0.0 : self::GRACE)) + $within;
-        $reply = $commands->ask($options->ask($call, $block, $left, $within), $call, $end);
+        // The handler of a signal may throw after the reply came. After NotReplicated it holds, too.
+        [$wasKnown, $this->isKnown] = [$this->isKnown, true];
+        try {
+            $reply = $commands->ask($options->ask($call, $block, $left, $within), $call, $end);
+        } catch (Unavailable|ServerError|ModuleMissing|Deadlock $failure) {
+            $this->isKnown = $wasKnown;
+            throw $failure;
+        }
         if ($reply !== null && ($reply[0] ?? null) !== $call->token()) {
             // Another part of the program or another process uses this connection.
             $call->unanswered++;

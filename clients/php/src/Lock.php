@@ -98,7 +98,13 @@ final class Lock
             }
         }
         if ($grant !== null) {
-            $this->commands->tell('granted', $grant);
+            try {
+                $this->commands->tell('granted', $grant);
+            } catch (\Throwable $cut) {
+                // The handler of a signal threw, and the trace keeps the grant from being dropped.
+                $grant->releaseAtEnd();
+                throw $cut;
+            }
         }
         return $grant;
     }
