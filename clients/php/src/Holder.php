@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace RedisLock;
 
 /**
- * What holds a lock, known by its token. The drop-ins have it in place of a grant, because another
+ * The holder of a lock, known by its token. The drop-ins have it in place of a grant, because another
  * process may go on with it.
  *
  * @internal

@@ -89,7 +89,7 @@ def options(order):
 class Orders:
     """The orders, each a coroutine that returns the reply. Subclasses are for threads and tasks."""
 
-    # Of redis-py: Redis, Sentinel, RedisCluster and ClusterNode.
+    # The classes of redis-py: Redis, Sentinel, RedisCluster and ClusterNode.
     classes = ()
     Locks = None
 

@@ -13,6 +13,7 @@ import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
@@ -62,21 +63,12 @@ class SessionsTest {
   /** Returns a link to a server that stands still for 2 s at each of the first two ties. */
   private static Link stopping(Link whole, TestServer server) {
     AtomicInteger ties = new AtomicInteger();
-    return new Link() {
-      @Override
-      public Object send(Command command, Call call, long until) throws InterruptedException {
-        if (command.name().equals("LOCK.EXTEND") && ties.incrementAndGet() <= 2) {
-          server.stop();
-          CompletableFuture.delayedExecutor(2, TimeUnit.SECONDS).execute(server::goOn);
-        }
-        return whole.send(command, call, until);
+    return before(whole, command -> {
+      if (command.name().equals("LOCK.EXTEND") && ties.incrementAndGet() <= 2) {
+        server.stop();
+        CompletableFuture.delayedExecutor(2, TimeUnit.SECONDS).execute(server::goOn);
       }
-
-      @Override
-      public void close() {
-        whole.close();
-      }
-    };
+    });
   }
 
   /** After an error no release is to come. */
@@ -93,10 +85,17 @@ class SessionsTest {
 
   /** Returns a link that a class is missing for releases. */
   private static Link failing(Link whole) {
+    return before(whole, command -> {
+      if (command.name().equals("LOCK.RELEASE")) throw new NoClassDefFoundError("io/netty/Missing");
+    });
+  }
+
+  /** Returns a link that takes a step before it sends a command. */
+  private static Link before(Link whole, Consumer<Command> step) {
     return new Link() {
       @Override
       public Object send(Command command, Call call, long until) throws InterruptedException {
-        if (command.name().equals("LOCK.RELEASE")) throw new NoClassDefFoundError("io/netty/Missing");
+        step.accept(command);
         return whole.send(command, call, until);
       }
 

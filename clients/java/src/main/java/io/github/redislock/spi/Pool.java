@@ -24,7 +24,7 @@ public abstract class Pool<C> {
 
   private final Deque<C> idle = new ConcurrentLinkedDeque<>();
   private final Set<C> used = ConcurrentHashMap.newKeySet();
-  /** Those who wait for a connection, in order. */
+  /** The calls that wait for a connection, in order. */
   private final Queue<CompletableFuture<C>> wanted = new ConcurrentLinkedQueue<>();
   /** The connections whose latest reply didn't come before a short limit was over. */
   private final Set<C> doubtful = ConcurrentHashMap.newKeySet();
