@@ -273,6 +273,16 @@ describe('the site', () => {
     assert.ok(new Set(described).size > 0.9 * described.length, described.sort().join('\n'));
   });
   test('fits a narrow window', () => assert.deepEqual(site.tooWide(), []));
+  test('darkens each plot in a dark theme', async () => {
+    const page = await browser.newPage({ colorScheme: 'dark' });
+    for (const path of ['/README.html', '/docs/performance.html', '/docs/performance/redis-8.6.3.html']) {
+      await page.goto(site.origin + path);
+      const plots = page.locator('main img[src*="plots"]');
+      const filters = await plots.evaluateAll((found) => found.map((plot) => getComputedStyle(plot).filter));
+      assert.ok(filters.length > 0 && !filters.includes('none'), path);
+    }
+    await page.close();
+  });
 });
 
 describe('a site with defects', () => {
