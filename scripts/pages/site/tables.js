@@ -7,7 +7,8 @@ for (const table of document.querySelectorAll('main table')) {
   for (const row of table.tBodies[0]?.rows ?? []) {
     [...row.cells].forEach((cell, column) => {
       cell.dataset.column = heads[column];
-      cell.classList.toggle('short', column > 0 && cell.textContent.length < 25);
+      const isShort = heads[column].length + cell.textContent.length < 25;
+      cell.classList.toggle('short', column > 0 && isShort);
     });
   }
 }
