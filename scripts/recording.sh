@@ -83,6 +83,14 @@ tmux kill-server
 wait $recorder || true
 
 mkdir -p "$(dirname "$svg")"
-# The end of tmux isn't part of the story.
-grep -v 'server exited' "$folder/hand-over.cast" |
-  npx --yes svg-term-cli@2.1.1 --out "$svg" --window --no-cursor
+# The story ends at the long pause: what tmux prints at its end isn't part of it. svg-term shows a screen
+# until the next event, so an empty event keeps the last screen, which has bob's grant, for 4 s.
+awk -F '[][,]' '
+  NR > 2 && $2 > end + 3 { exit }
+  { print; end = $2 }
+  END { printf "[%f, \"o\", \"\\u001b[0m\"]\n", end + 4 }
+' "$folder/hand-over.cast" | npx --yes svg-term-cli@2.1.1 --out "$svg" --window --no-cursor
+
+# A reader who asks for no motion sees the last screen.
+still='g[style*=animation]{animation:none!important;transform:\1}'
+sed -i -E "s/to\{transform:([^}]*)\}\}/&@media (prefers-reduced-motion:reduce){$still}/" "$svg"

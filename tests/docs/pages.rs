@@ -617,6 +617,12 @@ fn the_recording_shows_the_readmes_example() {
     for word in typed {
         assert!(recording.contains(&format!(">{word}<")), "{word}");
     }
+    // The picture shows a screen until the next one begins, so the last one needs an end.
+    let (screens, _) = recording.split_once("to{transform").expect("screens");
+    let last = screens.rsplit('}').nth(1).expect("the last screen");
+    let (begins, _) = last.split_once('%').expect("a time");
+    let begins: f64 = begins.parse().expect("a number");
+    assert!(begins < 90.0, "{begins} %");
 }
 
 #[test]
