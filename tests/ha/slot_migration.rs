@@ -76,6 +76,43 @@ fn locks_travel_with_token_fence_holds_and_lease() {
 }
 
 #[test]
+fn nodes_that_restart_from_their_files_in_the_middle_of_a_move_have_each_lock_once() {
+    let mut cluster = Cluster::of_primaries();
+    let [grant, several] = hold_every_kind(cluster.next_move("{t}").source);
+    let before = digests(cluster.next_move("{t}").source, &EVERY_KIND);
+    let slot = cluster.next_move("{t}");
+    let numbers = [cluster.owner("{t}"), slot.to];
+    slot.begin();
+    for key in &EVERY_KIND[..2] {
+        slot.key(key);
+    }
+    for number in numbers {
+        let node = cluster.node_mut(number);
+        node.call("SAVE").okay();
+        node.kill9();
+    }
+    for number in numbers {
+        cluster.node_mut(number).restart();
+    }
+    cluster.until_all_serve();
+
+    // The source serves this key, and sends clients on with those that it has no more.
+    let slot = cluster.next_move(EVERY_KIND[2]);
+    let (source, target) = (slot.source, slot.target);
+    assert_eq!(digests(target, &EVERY_KIND[..2]), before[..2]);
+    assert_eq!(digests(source, &EVERY_KIND[2..]), before[2..]);
+    ask(target, "LOCK.ACQUIRE {t}x c").nil();
+    source.call("LOCK.ACQUIRE {t}m c").nil();
+    slot.all_keys();
+    slot.end();
+    assert_eq!(digests(target, &EVERY_KIND), before);
+    let again = target.call("LOCK.ACQUIRE {t}x a PX 600000").grant();
+    assert_eq!(again, grant);
+    let next = target.call("LOCK.ACQUIRE {t}other c").grant();
+    assert!(next.fence > several.fence, "{next:?} after {several:?}");
+}
+
+#[test]
 fn waiters_are_sent_on_and_queue_again_where_the_slot_is() {
     let cluster = Cluster::of_primaries();
     let slot = cluster.next_move("{t}");

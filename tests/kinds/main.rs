@@ -5,9 +5,11 @@
 //! - `info`: what LOCK.INFO shows of them
 //! - `data`: DATA, and FENCE of LOCK.EXTEND
 //! - `hot`: LOCK.HOT, which shows where clients wait for them
+//! - `together`: two features in one scene
 
 mod data;
 mod hot;
 mod info;
 mod several_keys;
 mod shared;
+mod together;

@@ -294,6 +294,40 @@ fn leases_end_when_the_clock_is_set_beyond_them_and_the_next_is_told_soon() {
 }
 
 #[test]
+fn a_clock_set_forward_ends_those_leases_of_several_that_it_passes() {
+    let clock = Clock::new();
+    let (primary, replica) = (clock.server(), Server::start());
+    replica.replica_of(&primary);
+    for (token, hours) in [("a", 1), ("b", 3), ("c", 5)] {
+        let command = format!(
+            "LOCK.ACQUIRE k {token} PX {} SHARED LIMIT 3",
+            hours * HOUR_MS
+        );
+        primary.call(command).grant();
+    }
+    let mut waiter = primary.waiter(format!("LOCK.WAIT k w PX {DAY_MS} SHARED LIMIT 3"));
+    let mut next = primary.waiter(format!("LOCK.WAIT k x PX {DAY_MS} SHARED LIMIT 3"));
+    clock.set_for(&primary, 2 * HOUR_MS);
+    waiter.recv().grant();
+    let holders = || primary.known_lock("k").holder_tokens();
+    assert_eq!(holders(), ["b", "c", "w"]);
+    let left_ms = |token: &str| primary.call(format!("LOCK.CHECK k {token}")).int();
+    for (token, hours) in [("b", 1), ("c", 3), ("w", 24)] {
+        let left_ms = left_ms(token);
+        let most = hours * HOUR_MS;
+        assert!(
+            (most - HOUR_MS / 2..=most).contains(&left_ms),
+            "{token}: {left_ms} ms"
+        );
+    }
+    next.expect_silence();
+    clock.set_for(&primary, 4 * HOUR_MS);
+    next.recv().grant();
+    assert_eq!(holders(), ["c", "w", "x"]);
+    assert_same_data(&primary, &[&replica]);
+}
+
+#[test]
 fn a_session_is_renewed_though_the_clock_was_set_back() {
     let clock = Clock::new();
     let server = clock.server();

@@ -96,6 +96,40 @@ fn a_backlog_is_written_to_after_its_replica_has_gone() {
     assert_ne!(primary.info("replication", "master_repl_offset"), offset);
 }
 
+/// Digests tell holders, holds, permits, deadlines, fences and data.
+#[test]
+fn replicas_have_what_their_primary_has_while_sessions_are_renewed() {
+    let (primary, first, late) = (Server::start(), Server::start(), Server::start());
+    first.replica_of(&primary);
+    let mut holders: Vec<Client> = (0..20).map(|_| primary.client()).collect();
+    for (number, holder) in holders.iter_mut().enumerate() {
+        let own = format!("LOCK.ACQUIRE k{number} t PX 3000 SESSION DATA d{number}");
+        let shared = format!("LOCK.ACQUIRE s t{number} PX 3000 SESSION SHARED LIMIT 20");
+        let both = format!("LOCK.MACQUIRE 2 m{number} n{number} t PX 3000 SESSION");
+        for command in [own, shared, both] {
+            holder.call(command).grant();
+        }
+    }
+    late.replica_of(&primary);
+    let mut last = String::new();
+    for round in 0..5 {
+        let extend = format!("LOCK.EXTEND k{round} t DATA round");
+        assert_eq!(holders[round].call(extend).int(), 1);
+        // A pause of writes is one of renewals too.
+        primary.call("CLIENT PAUSE 2000 WRITE").okay();
+        let digest = assert_same_data(&primary, &[&first, &late]);
+        primary.call("CLIENT UNPAUSE").okay();
+        assert_ne!(digest, last, "round {round}");
+        last = digest;
+        let ends_ms = |key: &str| primary.call(format!("PEXPIRETIME {key}")).int();
+        let before = ends_ms("k19");
+        until("k19 is renewed", || ends_ms("k19") > before);
+    }
+    drop(holders);
+    until("all are released", || primary.call("DBSIZE").int() == 0);
+    assert_same_data(&primary, &[&first, &late]);
+}
+
 #[test]
 fn a_promoted_replica_replicates() {
     let primary = Server::start();

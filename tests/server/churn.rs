@@ -1,0 +1,130 @@
+//! Thousands of connections, keys, sessions, places and marks that come and go. The counts of the
+//! module come back to zero, and the server's memory to what it was.
+
+use std::thread;
+
+use support::{until, Client, Expect, Server};
+
+/// Clients of a round. Each ends without saying goodbye.
+const CLIENTS: usize = 400;
+
+/// Rounds whose end is compared with the end of the first.
+const ROUNDS: usize = 6;
+
+/// The number of bytes by which used memory may vary by itself.
+const SLACK: i64 = 600_000;
+
+/// Commands of a client, in a pipeline. `#` stands for the client's number.
+///
+/// The last command of some blocks. All locks are sessions, as a waiter may be granted one before the
+/// server notices its end.
+const LIVES: [&[&str]; 9] = [
+    &["LOCK.ACQUIRE k# t# PX 600000 SESSION"],
+    &[
+        "LOCK.ACQUIRE k# t# PX 600000 SESSION KEEP 1",
+        "LOCK.EXTEND k# t# PX 500000 DATA why",
+    ],
+    &[
+        "LOCK.ACQUIRE s t# PX 600000 SHARED SESSION",
+        "LOCK.WAIT s t# SESSION",
+    ],
+    &[
+        "LOCK.ACQUIRE p t# PX 600000 SHARED LIMIT 50 PERMITS 2 SESSION",
+        "LOCK.WAIT p u# SHARED LIMIT 50 SESSION",
+    ],
+    &[
+        "LOCK.MACQUIRE 3 a# b# d# t# PX 600000 SESSION",
+        "LOCK.MWAIT 2 a# s u# SESSION KEEP 1",
+    ],
+    &["LOCK.RELEASE k# t# LEAVE 10", "LOCK.RELEASE s u# LEAVE 10"],
+    &["LOCK.QUEUE s q# PX 600000 KEEP 10 NOTIFY channel n#"],
+    &[
+        "SELECT 3",
+        "LOCK.ACQUIRE k# t# PX 600000 SESSION",
+        "RENAME k# l#",
+        "MOVE l# 4",
+    ],
+    &[
+        "MULTI",
+        "LOCK.ACQUIRE k# t# PX 10",
+        "LOCK.ACQUIRE m# t# PX 600000 SESSION",
+        "EXEC",
+        "LOCK.WAIT m# w# SESSION KEEP 1",
+    ],
+];
+
+/// Fields of `INFO lock` that count what is there now. Those of clients come back at once.
+const COUNTS: [&str; 6] = [
+    "lock_locks",
+    "lock_waiters",
+    "lock_places",
+    "lock_sessions",
+    "lock_deferred",
+    "lock_replica_waits",
+];
+
+const MEMORY: [(&str, &str); 2] = [("memory", "used_memory"), ("lock", "lock_bytes")];
+
+/// Lets all clients of a round live at once, and end. Returns when the server has noticed.
+fn churn(server: &Server) {
+    thread::scope(|scope| {
+        for first in 0..4 {
+            scope.spawn(move || {
+                let numbers = (first..CLIENTS).step_by(4);
+                let clients: Vec<Client> = numbers.map(|number| live(server, number)).collect();
+                if let Some(last) = clients.last() {
+                    server.until_read(last);
+                }
+                for client in clients {
+                    client.reset();
+                }
+            });
+        }
+    });
+    for field in COUNTS {
+        until_zero(server, field);
+    }
+}
+
+/// Sends all of a client's commands, and reads the replies of all but the last.
+fn live(server: &Server, number: usize) -> Client {
+    let mut client = server.client();
+    let mut commands = LIVES[number % LIVES.len()]
+        .iter()
+        .map(|it| it.replace('#', &number.to_string()));
+    let last = commands.next_back().expect("a command");
+    for command in commands {
+        client.call(command.as_str()).expect("a reply");
+    }
+    client.send(last.as_str());
+    client
+}
+
+#[track_caller]
+fn until_zero(server: &Server, field: &str) {
+    until(&format!("{field} is 0"), || {
+        server.info("lock", field) == "0"
+    });
+}
+
+fn bytes(server: &Server, section: &str, field: &str) -> i64 {
+    server.info(section, field).parse().expect("a number")
+}
+
+#[test]
+fn what_comes_and_goes_leaves_neither_counts_nor_memory_behind() {
+    let server = Server::start();
+    churn(&server);
+    let [used, own] = MEMORY.map(|(section, field)| bytes(&server, section, field));
+    for _ in 0..ROUNDS {
+        churn(&server);
+    }
+    // A mark counts until the server removes it, within ten seconds of its end.
+    until_zero(&server, "lock_left");
+    assert_eq!(server.call("INFO keyspace").text().trim(), "# Keyspace");
+    for ((section, field), before) in MEMORY.into_iter().zip([used, own]) {
+        until(&format!("{field} is {before} again"), || {
+            bytes(&server, section, field) < before + SLACK
+        });
+    }
+}
