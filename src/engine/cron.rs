@@ -45,16 +45,16 @@ const CLOCKS_MS: u64 = 10;
 pub fn check_clock(state: &State) {
     timer::arm_postponed(state);
     if is_comparison_due(state) {
-        compare_clocks();
+        compare_clocks(state);
     }
 }
 
 #[inline(never)]
-fn compare_clocks() {
-    match timer::state_now() {
+fn compare_clocks(state: &State) {
+    match timer::state_now(state) {
         TimerState::InTime => return,
         TimerState::ClockSet => {
-            state::change(|table| table.clock_was_set(clock::steady_ms()));
+            state.change(|table| table.clock_was_set(clock::steady_ms()));
         }
         TimerState::Overdue => {}
     }

@@ -38,7 +38,7 @@ static ON_FIRE: OnceLock<fn(&Context)> = OnceLock::new();
 pub enum TimerState {
     /// The timer will fire in time, or is not armed.
     InTime,
-    /// The wall clock was set since the timer was armed.
+    /// The wall clock was set since the clocks were last compared.
     ClockSet,
     /// The timer should have fired by now.
     Overdue,
@@ -89,20 +89,14 @@ pub fn arm_postponed(state: &State) {
 }
 
 fn create(due_ms: u64) {
-    let now = clock::now();
-    let period_ms = due_ms.saturating_sub(now.steady_ms);
+    let period_ms = due_ms.saturating_sub(clock::steady_ms());
     let (ctx, period_ms) = (api::own_context(), period_ms.min(LONGEST_PERIOD_MS) as i64);
     // SAFETY: the context is valid by its type. The callback ignores its data, and requires what the
     // server passes it.
     let timer = unsafe {
         function!(RedisModule_CreateTimer)(ctx.ctx, period_ms, Some(fire), ptr::null_mut())
     };
-    let armed = Armed {
-        timer,
-        due_ms,
-        set_by_ms: clock::set_by_ms(now),
-    };
-    state::with(|state| state.timer.set(Some(armed)));
+    state::with(|state| state.timer.set(Some(Armed { timer, due_ms })));
 }
 
 /// Disarms the timer.
@@ -116,18 +110,19 @@ pub fn disarm() {
     }
 }
 
-/// Returns the prospect of the armed timer, by the present clocks.
-pub fn state_now() -> TimerState {
-    let Some(armed) = state::with(|state| state.timer.get()) else {
-        return TimerState::InTime;
-    };
+/// Returns the prospect of the armed timer, by the present clocks. Returns [`TimerState::ClockSet`] once
+/// for each time that the clock was set, whether a timer is armed or not.
+pub fn state_now(state: &State) -> TimerState {
     let now = clock::now();
-    if clock::set_by_ms(now).abs_diff(armed.set_by_ms) > SET_CLOCK_MS {
-        TimerState::ClockSet
-    } else if now.steady_ms > armed.due_ms.saturating_add(LATE_MS) {
-        TimerState::Overdue
-    } else {
-        TimerState::InTime
+    let set_by_ms = clock::set_by_ms(now);
+    if set_by_ms.abs_diff(state.set_by_ms.get()) > SET_CLOCK_MS {
+        state.set_by_ms.set(set_by_ms);
+        return TimerState::ClockSet;
+    }
+    let is_overdue = |armed: Armed| now.steady_ms > armed.due_ms.saturating_add(LATE_MS);
+    match state.timer.get() {
+        Some(armed) if is_overdue(armed) => TimerState::Overdue,
+        Some(_) | None => TimerState::InTime,
     }
 }
 

@@ -130,6 +130,8 @@ pub struct State {
     /// The last time at which the clocks were compared, in ms of
     /// [`clock::noted_ms`](crate::server::clock::noted_ms).
     pub compared_ms: Cell<u64>,
+    /// The time in ms by which the wall clock was ahead of the steady clock when it was last found set.
+    pub set_by_ms: Cell<i64>,
     /// True if the timer's work was postponed by one firing, so that the server serves its other
     /// clients first.
     pub yielded: Cell<bool>,
@@ -302,8 +304,6 @@ pub struct Armed {
     pub timer: raw::RedisModuleTimerID,
     /// The time at which it is to fire, on the steady clock in ms.
     pub due_ms: u64,
-    /// The time in ms by which the wall clock was ahead of the steady clock when it was armed.
-    pub set_by_ms: i64,
 }
 
 impl State {
@@ -326,6 +326,7 @@ impl State {
             timer: Cell::default(),
             firing: Cell::default(),
             compared_ms: Cell::default(),
+            set_by_ms: Cell::default(),
             yielded: Cell::default(),
             start: OnceCell::new(),
             server: Cell::default(),
