@@ -66,12 +66,16 @@ unsafe extern "C" fn on_flush(
     sub: u64,
     data: *mut c_void,
 ) {
-    if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
-        return;
-    }
     // SAFETY: the server calls this with its lock held.
     let entered = unsafe { Entered::new() };
     boundary::guard(entered, |_| {
+        if sub != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+            // An append-only file has the last fence in front of what was appended later.
+            if api::is_loading() {
+                fence_key::take_in();
+            }
+            return;
+        }
         state::with(|state| state.early_expiries.clear());
         // SAFETY: by its documentation, the server passes this event a `RedisModuleFlushInfo` or
         // null, and keeps it until this returns.

@@ -107,22 +107,30 @@ pub fn take_out() {
     }
 }
 
-/// Reads and deletes the key after a file was loaded.
+/// Reads and deletes the key after a file was loaded, and before a command of the file that flushes a
+/// database. A SWAPDB of the file may have moved it.
 pub fn take_in() {
     let ctx = api::own_context();
-    api::select_db(&ctx, 0);
+    let databases =
+        (0..).take_while(|db| calls::select_db(&ctx, *db) == raw::REDISMODULE_OK as c_int);
+    for db in databases {
+        take_in_selected(&ctx, db);
+    }
+}
+
+fn take_in_selected(ctx: &Context, db: i32) {
     let mut foreign = None;
     for name in names() {
-        match take(&ctx, &name) {
+        match take(ctx, &name) {
             Content::Foreign => foreign = foreign.or(Some(name)),
-            Content::Empty if api::is_replica() && !api::is_clustered() => {
-                delete(&ctx, name.as_slice());
+            Content::Empty if db == 0 && api::is_replica() && !api::is_clustered() => {
+                delete(ctx, name.as_slice());
             }
             Content::Empty | Content::Fence(_) => {}
         }
     }
-    if let Some(name) = foreign {
-        log_foreign(&ctx, &name);
+    if let Some(name) = foreign.filter(|_| db == 0) {
+        log_foreign(ctx, &name);
     }
 }
 
@@ -161,15 +169,15 @@ fn log_foreign(ctx: &Context, name: &RedisString) {
     api::log(ctx, c"warning", &text);
 }
 
-/// Replicates a deletion of the key, because a replica that has just loaded a file may have it.
-/// A client's own value stays on the replicas.
+/// Replicates a deletion of the key, because a replica that has just loaded a file may have it. The
+/// append-only file keeps the key for its next load. A client's own value stays on the replicas.
 pub fn delete_on_replicas(ctx: &Context) {
     let Some((name, _)) = own_key() else {
         return;
     };
     api::select_db(ctx, 0);
     if clear(ctx, &name) {
-        propagation::replicate(ctx, c"DEL", &[Str::from(&name)]);
+        propagation::replicate_to_replicas(ctx, c"DEL", &[Str::from(&name)]);
     }
 }
 

@@ -81,9 +81,18 @@ pub fn replicate_command(ctx: &Context) {
 
 /// Replicates `command` with these words.
 pub fn replicate(ctx: &Context, command: &CStr, words: &[Str<'_>]) {
-    let (command, format) = (command.as_ptr(), c"v".as_ptr());
+    send(ctx, command, c"v", words);
+}
+
+/// Replicates `command` with these words to replicas, and leaves it out of the append-only file.
+pub fn replicate_to_replicas(ctx: &Context, command: &CStr, words: &[Str<'_>]) {
+    send(ctx, command, c"vA", words);
+}
+
+fn send(ctx: &Context, command: &CStr, format: &CStr, words: &[Str<'_>]) {
+    let (command, format) = (command.as_ptr(), format.as_ptr());
     let (ctx, words, count) = (ctx.ctx, words.as_ptr(), words.len());
-    // SAFETY: the context is valid by its type. The format takes a vector of `count` strings, and
+    // SAFETY: the context is valid by its type. Each format takes a vector of `count` strings, and
     // `Str` has the layout of the pointer that it wraps.
     unsafe { function!(RedisModule_Replicate)(ctx, command, format, words, count) };
 }

@@ -318,3 +318,43 @@ fn a_server_that_starts_as_a_replica_skips_fences_when_it_is_promoted() {
     replica.call("REPLICAOF NO ONE").okay();
     assert_eq!(last_fence(&replica), ahead + JUMP);
 }
+
+/// The deletion on a new replica and later commands of the append-only file don't take the last fence
+/// from it, and leave no key of the module's in any database.
+#[test]
+fn what_follows_a_rewrite_in_the_append_only_file_doesnt_lower_fences() {
+    let ways: [&[&str]; 5] = [
+        &[],
+        &["FLUSHALL"],
+        &["SELECT 1", "FLUSHDB"],
+        &["SWAPDB 0 1"],
+        &["SWAPDB 0 3", "FLUSHALL SYNC", "SWAPDB 0 1"],
+    ];
+    for preamble in ["yes", "no"] {
+        for way in ways {
+            let preamble = format!("aof-use-rdb-preamble {preamble}");
+            let mut server = server_with(&["appendonly yes", "appendfsync always", &preamble]);
+            raise(&server, unix_time_us() + 50_000_000);
+            server.call("BGREWRITEAOF").value();
+            server.until_rewritten();
+            let replica = Server::start();
+            replica.replica_of(&server);
+            replica.until_in_step(&server);
+            until("the replica has no key", || {
+                replica.call("DBSIZE").int() == 0
+            });
+            let mut client = server.client();
+            for command in way {
+                client.call(*command).okay();
+            }
+            let last = last_fence(&server);
+            server.kill9();
+            server.restart();
+            let next = server.call("LOCK.ACQUIRE k t").grant().fence;
+            assert!(next > last, "{way:?}, {preamble}: {next} after {last}");
+            assert_eq!(server.call("LOCK.RELEASE k t").int(), 1);
+            let keys = server.call("INFO keyspace").text();
+            assert_eq!(keys.trim(), "# Keyspace", "{way:?}, {preamble}");
+        }
+    }
+}
