@@ -13,71 +13,59 @@ import (
 
 // The blocks of the README: the first lock, a part, a program, and two more parts.
 func TestTheReadmesProgramsRun(t *testing.T) {
-	page, err := os.ReadFile("README.md")
-	check(t, err)
+	page := testserver.Read(t, "README.md")
 	here, err := filepath.Abs(".")
 	check(t, err)
-	s := serve(t)
-	folder := t.TempDir()
+	s, folder := serve(t), t.TempDir()
 	check(t, os.MkdirAll(filepath.Join(folder, "redis-lock/clients"), 0o755))
 	check(t, os.Symlink(here, filepath.Join(folder, "redis-lock/clients/go")))
-	commands, programs := testserver.Blocks(string(page), "sh"), testserver.Blocks(string(page), "go")
-	shell(t, folder, commands[0])
 	project := filepath.Join(folder, "first-lock")
 	write := func(name, source string) {
 		source = strings.ReplaceAll(source, "127.0.0.1:6379", s.Address)
 		check(t, os.MkdirAll(filepath.Join(project, filepath.Dir(name)), 0o755))
 		check(t, os.WriteFile(filepath.Join(project, name), []byte(source), 0o644))
 	}
+	// says runs a script of the README, and returns what it prints.
+	says := func(folder, script string) string {
+		command := exec.Command("sh", "-euc", script)
+		command.Dir = folder
+		output, err := command.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %s", err, output)
+		}
+		return string(output)
+	}
+	commands, programs := testserver.Blocks(page, "sh"), testserver.Blocks(page, "go")
+	says(folder, commands[0])
 	write("main.go", programs[0])
-	shell(t, project, commands[1])
-	write("parts/parts.go", partsOf(programs[1], programs[3], programs[4]))
-	shell(t, project, "go vet ./parts")
+	says(project, commands[1])
+	write("parts/parts.go", fmt.Sprintf(parts, programs[1]+programs[3]+programs[4]))
+	says(project, "go vet ./parts")
 	write("second/main.go", programs[2])
-	said, err := exec.Command("go", "run", "-C", project, "./second").CombinedOutput()
-	if text := testserver.Blocks(string(page), "text")[0]; err != nil || string(said) != text {
-		t.Errorf("%q instead of %q: %v", said, text, err)
-	}
+	text := testserver.Blocks(page, "text")[0]
+	equal(t, "the second program", says(project, "go run ./second"), text)
 
-	run := func() chan string {
-		said := make(chan string, 1)
-		go func() {
-			output, err := exec.Command(filepath.Join(project, "first-lock")).CombinedOutput()
-			said <- fmt.Sprint(string(output), err)
-		}()
-		return said
-	}
 	// Held until both programs wait, however long the second program takes to start.
 	s.Call(t, "LOCK.ACQUIRE", "orders:42", "other", "PX", 600_000)
-	first := run()
-	until(t, "the first one waits", func() bool { return s.Waiters(t, "orders:42") == 1 })
-	second := run()
-	until(t, "the second one waits", func() bool { return s.Waiters(t, "orders:42") == 2 })
+	said := make(chan string, 2)
+	for waiting := range int64(2) {
+		go func() { said <- says(project, "./first-lock") }()
+		s.UntilWaiting(t, "orders:42", waiting+1)
+	}
 	s.Call(t, "LOCK.RELEASE", "orders:42", "other")
 	fences := [2]int64{}
-	for i, said := range []string{receive(t, first), receive(t, second)} {
-		if _, err := fmt.Sscanf(said, "got it, fence %d\nreleased\n<nil>", &fences[i]); err != nil {
-			t.Fatalf("%v: %q", err, said)
-		}
+	for i := range fences {
+		output := testserver.Receive(t, said)
+		_, err := fmt.Sscanf(output, "got it, fence %d\nreleased\n", &fences[i])
+		check(t, err)
 	}
 	if fences[1] <= fences[0] {
 		t.Errorf("fences %v", fences)
 	}
 }
 
-// shell runs a script of the README.
-func shell(t *testing.T, folder, script string) {
-	t.Helper()
-	command := exec.Command("sh", "-euc", script)
-	command.Dir = folder
-	if output, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
-}
-
-// partsOf returns a package of the README's blocks that are parts of a program.
-func partsOf(blocks ...string) string {
-	return `package parts
+// A package of the README's blocks that are parts of a program.
+const parts = `package parts
 
 import (
 	"context"
@@ -91,12 +79,11 @@ import (
 )
 
 func all(
-	ctx context.Context, lock *redislock.Lock, client *redis.Client, tlsConfig *tls.Config, sentinels, nodes []string,
-	store func(context.Context, int64) error,
+	ctx context.Context, lock *redislock.Lock, client *redis.Client, tlsConfig *tls.Config,
+	sentinels, nodes []string, store func(context.Context, int64) error,
 ) (*redislock.Locks, []redis.UniversalClient, error) {
 	var err error
-` + strings.Join(blocks, "\n") + `
+	%s
 	return locks, []redis.UniversalClient{one, sentinel, cluster}, err
 }
 `
-}

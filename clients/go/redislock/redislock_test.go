@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,22 +16,35 @@ import (
 	"github.com/redis-lock/redis-lock/clients/go/redislock"
 )
 
-const late = testserver.Late
-
 var (
 	background = context.Background()
-	serve      = testserver.Serve
 	check      = testserver.Check
 	expect     = testserver.Expect
-	until      = testserver.Until
+	equal      = testserver.Equal
 	takes      = testserver.Takes
 )
 
-func obtained(t *testing.T, locker *redislock.Client, key string, options *redislock.Options) *redislock.Lock {
+func TestMain(m *testing.M) { testserver.Main(m, new(string)) }
+
+func serve(t *testing.T) (*testserver.Server, *redislock.Client) {
+	t.Helper()
+	s := testserver.Serve(t)
+	return s, redislock.New(s.Client)
+}
+
+func obtained(
+	t *testing.T, locker *redislock.Client, key string, options *redislock.Options,
+) *redislock.Lock {
 	t.Helper()
 	lock, err := locker.Obtain(background, key, time.Minute, options)
 	check(t, err)
 	return lock
+}
+
+// refused returns the error of an Obtain of a key that somebody else has.
+func refused(locker *redislock.Client, options *redislock.Options) error {
+	_, err := locker.Obtain(background, "k", time.Minute, options)
+	return err
 }
 
 // expectOutage checks that the error is that of a server that doesn't answer, and nothing else.
@@ -45,18 +57,23 @@ func expectOutage(t *testing.T, err error) {
 }
 
 func retry(backoff time.Duration, most int) *redislock.Options {
-	return &redislock.Options{RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(backoff), most)}
+	return by(redislock.LimitRetry(redislock.LinearBackoff(backoff), most))
 }
 
+func by(strategy redislock.RetryStrategy) *redislock.Options {
+	return &redislock.Options{RetryStrategy: strategy}
+}
+
+// --- obtaining -----------------------------------------------------------------------------------
+
 func TestObtainWaitsInTheQueueOfTheServer(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
+	s, locker := serve(t)
 	first := obtained(t, locker, "k", nil)
 	granted := make(chan *redislock.Lock)
 	go func() { granted <- obtained(t, locker, "k", retry(time.Hour, 1)) }()
-	until(t, "it waits", func() bool { return s.Waiters(t, "k") == 1 })
+	s.UntilWaiting(t, "k", 1)
 	check(t, first.Release(background))
-	second := <-granted
+	second := testserver.Receive(t, granted)
 	if second.Fence() <= first.Fence() || first.Fence() == 0 {
 		t.Errorf("fence %d after %d", second.Fence(), first.Fence())
 	}
@@ -65,291 +82,97 @@ func TestObtainWaitsInTheQueueOfTheServer(t *testing.T) {
 }
 
 func TestObtainWaitsForTheSumOfTheBackoffs(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
+	s, locker := serve(t)
 	obtained(t, locker, "k", nil)
-	waits := map[string]struct {
-		options  *redislock.Options
-		expected time.Duration
-	}{
-		"nothing":     {nil, 0},
-		"no strategy": {&redislock.Options{}, 0},
-		"no retry":    {&redislock.Options{RetryStrategy: redislock.NoRetry()}, 0},
-		"linear":      {retry(100*time.Millisecond, 4), 400 * time.Millisecond},
-		"exponential": {&redislock.Options{RetryStrategy: redislock.LimitRetry(
-			redislock.ExponentialBackoff(64*time.Millisecond, 128*time.Millisecond), 7)}, 576 * time.Millisecond},
+	const ms = time.Millisecond
+	waits := map[time.Duration][]*redislock.Options{
+		0:        {nil, {}, by(redislock.NoRetry())},
+		400 * ms: {retry(100*ms, 4)},
+		// The strategy of the page.
+		272 * ms: {by(redislock.LimitRetry(redislock.ExponentialBackoff(16*ms, 0), 6))},
 	}
-	for name, wait := range waits {
-		takes(t, name, wait.expected, late, func() {
-			lock, err := locker.Obtain(background, "k", time.Minute, wait.options)
-			if err != redislock.ErrNotObtained || lock != nil {
-				t.Errorf("%v instead of ErrNotObtained", err)
-			}
-		})
+	for expected, all := range waits {
+		for _, options := range all {
+			takes(t, "a wait", expected, func() {
+				equal(t, "the error", refused(locker, options), redislock.ErrNotObtained)
+			})
+		}
 	}
-	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
+	s.UntilWaiting(t, "k", 0)
 }
 
 func TestTheContextOrTheLeaseEndsTheWait(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
+	const limit = 300 * time.Millisecond
+	s, locker := serve(t)
 	obtained(t, locker, "k", nil)
-	obtain := func(ctx context.Context, ttl time.Duration) error {
-		endless := &redislock.Options{RetryStrategy: redislock.LinearBackoff(time.Nanosecond)}
-		_, err := locker.Obtain(ctx, "k", ttl, endless)
+	obtain := func(ctx context.Context, ttl time.Duration, endless redislock.RetryStrategy) error {
+		_, err := locker.Obtain(ctx, "k", ttl, by(endless))
 		return err
 	}
-	takes(t, "lease", 400*time.Millisecond, late, func() {
-		err := obtain(background, 400*time.Millisecond)
+	linear := redislock.LinearBackoff(time.Nanosecond)
+	exponential := redislock.ExponentialBackoff(time.Millisecond, time.Second)
+	for _, endless := range []redislock.RetryStrategy{linear, exponential} {
+		takes(t, "lease", limit, func() {
+			err := obtain(background, limit, endless)
+			expect(t, err, redislock.ErrNotObtained, context.DeadlineExceeded)
+		})
+	}
+	within, end := context.WithTimeout(background, limit)
+	defer end()
+	takes(t, "deadline", limit, func() {
+		err := obtain(within, time.Minute, linear)
 		expect(t, err, redislock.ErrNotObtained, context.DeadlineExceeded)
 	})
-	within, end := context.WithTimeout(background, 300*time.Millisecond)
-	defer end()
-	takes(t, "deadline", 300*time.Millisecond, late, func() {
-		expect(t, obtain(within, time.Minute), redislock.ErrNotObtained, context.DeadlineExceeded)
-	})
 	ctx, cancel := context.WithCancel(background)
-	time.AfterFunc(100*time.Millisecond, cancel)
-	expect(t, obtain(ctx, time.Minute), redislock.ErrNotObtained, context.Canceled)
-	until(t, "nobody waits", func() bool { return s.Waiters(t, "k") == 0 })
-	err := obtain(ctx, time.Minute)
-	if expect(t, err, context.Canceled); errors.Is(err, redislock.ErrNotObtained) {
-		t.Error("nothing was asked, and it isn't obtained")
+	time.AfterFunc(limit, cancel)
+	expect(t, obtain(ctx, time.Minute, linear), redislock.ErrNotObtained, context.Canceled)
+	s.UntilWaiting(t, "k", 0)
+	err := obtain(ctx, time.Minute, linear)
+	if !errors.Is(err, context.Canceled) || errors.Is(err, redislock.ErrNotObtained) {
+		t.Errorf("%v, though nothing was asked", err)
 	}
 }
 
 func TestAStrategyThatIsSharedIsUsedUpOnlyByWaits(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
+	_, locker := serve(t)
 	options := retry(100*time.Millisecond, 3)
 	for range 5 {
 		check(t, obtained(t, locker, "k", options).Release(background))
 	}
 	obtained(t, locker, "k", nil)
 	for _, expected := range []time.Duration{300 * time.Millisecond, 0} {
-		takes(t, "a wait", expected, late, func() {
-			_, err := locker.Obtain(background, "k", time.Minute, options)
-			expect(t, err, redislock.ErrNotObtained)
+		takes(t, "a wait", expected, func() {
+			expect(t, refused(locker, options), redislock.ErrNotObtained)
 		})
 	}
 }
 
-func TestTokenAndMetadataAreTheServers(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
-	data := func() string {
-		holder := s.Holder(t, "k")
-		return holder["token"].(string) + " " + holder["data"].(string)
-	}
-	first := obtained(t, locker, "k", &redislock.Options{Token: "foo", Metadata: "bar"})
-	if data() != "foo bar" || first.Token() != "foo" || first.Metadata() != "bar" || first.Key() != "k" {
-		t.Errorf("%s, %s, %s, %s", data(), first.Token(), first.Metadata(), first.Key())
-	}
-	for _, metadata := range []string{"baz", ""} {
-		again := obtained(t, locker, "k", &redislock.Options{Token: "foo", Metadata: metadata})
-		if data() != "foo "+metadata || again.Fence() != first.Fence() {
-			t.Errorf("%s instead of %s", data(), metadata)
-		}
-	}
-	_, err := locker.Obtain(background, "k", time.Minute, nil)
-	expect(t, err, redislock.ErrNotObtained)
-	check(t, first.Release(background))
-	drawn := obtained(t, locker, "k", nil)
-	if len(drawn.Token()) != 32 || drawn.Metadata() != "" || data() != drawn.Token()+" " {
-		t.Errorf("%s", data())
-	}
-}
-
-func TestAFailedObtainReleasesNothingOfItsToken(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
-	options := &redislock.Options{Token: "foo"}
-	first := obtained(t, locker, "k", options)
-	goOn := s.Stop(t)
-	_, err := locker.Obtain(background, "k", time.Minute, options)
-	expectOutage(t, err)
-	goOn()
-	until(t, "it gives up", func() bool {
-		stats, err := s.Client.Info(background, "commandstats").Result()
-		return err == nil && strings.Contains(stats, "cmdstat_lock.cancel:")
-	})
-	check(t, first.Release(background))
-}
-
-func TestOnlyRefreshRenews(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
-	lock, err := locker.Obtain(background, "k", 2*time.Second, nil)
-	check(t, err)
-	check(t, lock.Refresh(background, 4*time.Second, nil))
-	if left, err := lock.TTL(background); left < 2*time.Second || left > 4*time.Second {
-		t.Errorf("%v left, %v", left, err)
-	}
-	until(t, "it has ended", func() bool { return s.IsFree(t, "k") })
-	if left, err := lock.TTL(background); left != 0 || err != nil {
-		t.Errorf("%v left, %v", left, err)
-	}
-	expect(t, lock.Refresh(background, time.Second, retry(time.Hour, 3)), redislock.ErrNotObtained)
-	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
-}
-
 func TestSeveralKeysAreObtainedTogether(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
+	s, locker := serve(t)
 	both, err := locker.ObtainMulti(background, []string{"a", "b"}, time.Minute, nil)
 	check(t, err)
 	_, err = redislock.ObtainMulti(background, s.Client, []string{"b", "c"}, time.Minute, nil)
 	expect(t, err, redislock.ErrNotObtained)
-	if !s.IsFree(t, "c") || both.Key() != "a" || len(both.Keys()) != 2 {
-		t.Error("c isn't free, or the keys are wrong")
-	}
+	equal(t, "c is free", s.IsFree(t, "c"), true)
+	equal(t, "keys", both.Keys(), []string{"a", "b"})
+	equal(t, "key", both.Key(), "a")
 	check(t, both.Release(background))
-	if !s.IsFree(t, "a") || !s.IsFree(t, "b") {
-		t.Error("not released")
-	}
-}
-
-func TestALockThatIsCollectedStays(t *testing.T) {
-	s := serve(t)
-	_, err := redislock.Obtain(background, s.Client, "k", time.Minute, nil)
-	check(t, err)
-	for end := time.Now().Add(time.Second); time.Now().Before(end); runtime.GC() {
-		if s.IsFree(t, "k") {
-			t.Fatal("it is free")
-		}
-	}
+	equal(t, "a and b are free", []bool{s.IsFree(t, "a"), s.IsFree(t, "b")}, []bool{true, true})
 }
 
 func TestOldClientsThatHoldTheKeyAreWaitedFor(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
+	s, locker := serve(t)
 	s.Call(t, "SET", "k", "of redislock")
 	for _, options := range []*redislock.Options{nil, retry(50*time.Millisecond, 3)} {
-		_, err := locker.Obtain(background, "k", time.Minute, options)
-		expect(t, err, redislock.ErrNotObtained)
+		expect(t, refused(locker, options), redislock.ErrNotObtained)
 	}
 	granted := make(chan *redislock.Lock)
 	go func() { granted <- obtained(t, locker, "k", retry(50*time.Millisecond, 1000)) }()
 	s.Call(t, "DEL", "k")
-	lock := <-granted
+	lock := testserver.Receive(t, granted)
 	s.Call(t, "SET", "k", "of redislock")
-	if left, err := lock.TTL(background); left != 0 || err != nil {
-		t.Errorf("%v left, %v", left, err)
-	}
-	expect(t, lock.Refresh(background, time.Minute, nil), redislock.ErrNotObtained)
-	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
-	if s.Call(t, "GET", "k") != "of redislock" {
-		t.Error("released what an old client has")
-	}
-}
-
-func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
-	lock, released := obtained(t, locker, "a", nil), obtained(t, locker, "b", nil)
-	within, end := context.WithTimeout(background, 600*time.Millisecond)
-	goOn := s.Stop(t)
-	defer end()
-	calls := map[time.Duration]func() error{
-		600 * time.Millisecond: func() error {
-			_, err := locker.Obtain(within, "free", time.Minute, retry(time.Hour, 1))
-			return err
-		},
-		300 * time.Millisecond: func() error {
-			_, err := locker.Obtain(background, "free", 300*time.Millisecond, retry(time.Hour, 1))
-			return err
-		},
-		2200 * time.Millisecond: func() error {
-			return lock.Refresh(background, time.Minute, retry(200*time.Millisecond, 1))
-		},
-		time.Second: func() error { return released.Release(background) },
-	}
-	var all sync.WaitGroup
-	for expected, call := range calls {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			takes(t, "a call", expected, late, func() { expectOutage(t, call()) })
-		}()
-	}
-	all.Wait()
-	goOn()
-	for _, key := range []string{"b", "free"} {
-		until(t, key+" is free", func() bool { return s.IsFree(t, key) })
-	}
-}
-
-func TestWrongArgumentsAreRefused(t *testing.T) {
-	s := serve(t)
-	locker := redislock.New(s.Client)
-	obtain := func(locker *redislock.Client, keys []string, ttl time.Duration, options redislock.Options) error {
-		_, err := locker.ObtainMulti(background, keys, ttl, &options)
-		return err
-	}
-	k, none := []string{"k"}, redislock.Options{}
-	var nothing *redis.Client
-	failures := map[string]error{
-		"lease":    obtain(locker, k, 0, none),
-		"keys":     obtain(locker, nil, time.Minute, none),
-		"twice":    obtain(locker, []string{"k", "k"}, time.Minute, none),
-		"token":    obtain(locker, k, time.Minute, redislock.Options{Token: "*"}),
-		"metadata": obtain(locker, k, time.Minute, redislock.Options{Metadata: strings.Repeat("x", 1025)}),
-		"client":   obtain(redislock.New(nil), k, time.Minute, none),
-		"nil":      obtain(redislock.New(nothing), k, time.Minute, none),
-		"ring":     obtain(redislock.New(redis.NewRing(&redis.RingOptions{})), k, time.Minute, none),
-		"locks":    obtain(redislock.NewFromLocks(nil), k, time.Minute, none),
-	}
-	if !s.IsFree(t, "k") {
-		t.Error("something was sent")
-	}
-	failures["refresh"] = obtained(t, locker, "k", nil).Refresh(background, 0, nil)
-	for name, err := range failures {
-		var wrong *client.ArgumentError
-		if !errors.As(err, &wrong) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestNoLockIsNotHeld(t *testing.T) {
-	var lock *redislock.Lock
-	_, err := lock.TTL(background)
-	expect(t, err, redislock.ErrLockNotHeld)
-	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
-	expect(t, lock.Refresh(background, time.Minute, nil), redislock.ErrNotObtained)
-}
-
-func TestNoTextShowsTheToken(t *testing.T) {
-	s := serve(t)
-	lock := obtained(t, redislock.New(s.Client), "k", nil)
-	if texts := fmt.Sprintf("%v %+v %#v %s", lock, lock, lock, lock); strings.Contains(texts, lock.Token()) {
-		t.Error(texts)
-	}
-}
-
-func TestStrategies(t *testing.T) {
-	const ms = time.Millisecond
-	strategies := map[string]struct {
-		strategy redislock.RetryStrategy
-		expected []time.Duration
-	}{
-		"none":        {redislock.NoRetry(), []time.Duration{0, 0}},
-		"linear":      {redislock.LinearBackoff(7), []time.Duration{7, 7, 7}},
-		"limited":     {redislock.LimitRetry(redislock.LinearBackoff(7), 2), []time.Duration{7, 7, 0, 0}},
-		"exponential": {redislock.ExponentialBackoff(5*ms, 20*ms), []time.Duration{5 * ms, 8 * ms, 16 * ms, 20 * ms}},
-		"unlimited":   {redislock.ExponentialBackoff(0, 0), []time.Duration{4 * ms, 8 * ms}},
-	}
-	for name, s := range strategies {
-		for i, expected := range s.expected {
-			if got := s.strategy.NextBackoff(); got != expected {
-				t.Errorf("%s: backoff %d is %v instead of %v", name, i, got, expected)
-			}
-		}
-	}
-}
-
-func TestTheProgramOfThePageRuns(t *testing.T) {
-	testserver.RunPage(t, "../../../docs/migrate/bsm-redislock.md", "127.0.0.1:6379", serve(t).Address)
+	expectOver(t, lock)
+	equal(t, "what an old client has", s.Call(t, "GET", "k"), "of redislock")
 }
 
 // service has the client as bsm/redislock takes it, and embeds it.
@@ -360,101 +183,194 @@ type service struct {
 }
 
 func TestClientsThatShareConnectionsShareWaits(t *testing.T) {
-	s := serve(t)
-	holder := obtained(t, redislock.New(s.Client), "k", nil)
-	before, err := s.Client.ClientList(background).Result()
-	check(t, err)
+	s, locker := serve(t)
+	holder := obtained(t, locker, "k", nil)
+	before := s.Number(t, "Clients", "connected_clients")
 	for range 300 {
 		under := service{Client: s.Client, scripts: s.Client, cache: s.Client}
 		for _, below := range []redislock.RedisClient{under, &under, under.scripts, under.cache} {
-			_, err := redislock.Obtain(background, below, "k", time.Minute, retry(time.Millisecond, 1))
+			err := refused(redislock.New(below), retry(time.Millisecond, 1))
 			expect(t, err, redislock.ErrNotObtained)
 		}
 	}
-	after, err := s.Client.ClientList(background).Result()
-	check(t, err)
-	if more := strings.Count(after, "\n") - strings.Count(before, "\n"); more > 10 {
+	if more := s.Number(t, "Clients", "connected_clients") - before; more > 10 {
 		t.Errorf("%d connections more", more)
 	}
 	check(t, holder.Release(background))
-	var wrong *client.ArgumentError
-	for _, below := range []redislock.RedisClient{nil, (*redis.Client)(nil), service{}.scripts, struct{ redis.Scripter }{s.Client}} {
-		if _, err := redislock.New(below).Obtain(background, "k", time.Minute, nil); !errors.As(err, &wrong) {
-			t.Errorf("%v", err)
+}
+
+// --- what a lock holds ---------------------------------------------------------------------------
+
+func TestTokenAndMetadataAreTheServers(t *testing.T) {
+	s, locker := serve(t)
+	// holds checks what the server and the lock say.
+	holds := func(lock *redislock.Lock, token, metadata string) {
+		t.Helper()
+		holder := s.Call(t, "LOCK.INFO", "k").(map[any]any)["holders"].([]any)[0].(map[any]any)
+		equal(t, "at the server", []any{holder["token"], holder["data"]}, []any{token, metadata})
+		equal(t, "here", []any{lock.Token(), lock.Metadata()}, []any{token, metadata})
+	}
+	first := obtained(t, locker, "k", &redislock.Options{Token: "foo", Metadata: "bar"})
+	holds(first, "foo", "bar")
+	for _, metadata := range []string{"baz", ""} {
+		again := obtained(t, locker, "k", &redislock.Options{Token: "foo", Metadata: metadata})
+		holds(again, "foo", metadata)
+		equal(t, "fence", again.Fence(), first.Fence())
+	}
+	expect(t, refused(locker, nil), redislock.ErrNotObtained)
+	check(t, first.Release(background))
+	drawn := obtained(t, locker, "k", nil)
+	holds(drawn, drawn.Token(), "")
+	equal(t, "length of the token", len(drawn.Token()), 32)
+	texts := fmt.Sprintf("%v %+v %#v %s", drawn, drawn, drawn, drawn)
+	equal(t, texts, strings.Contains(texts, drawn.Token()), false)
+}
+
+func TestAFailedObtainReleasesNothingOfItsToken(t *testing.T) {
+	s, locker := serve(t)
+	options := &redislock.Options{Token: "foo"}
+	first := obtained(t, locker, "k", options)
+	goOn := s.Stop()
+	expectOutage(t, refused(locker, options))
+	goOn()
+	testserver.Until(t, "it gives up", func() bool {
+		stats, err := s.Client.Info(background, "commandstats").Result()
+		return err == nil && strings.Contains(stats, "cmdstat_lock.cancel:")
+	})
+	check(t, first.Release(background))
+}
+
+// expectOver checks the calls of a lock that isn't held.
+func expectOver(t *testing.T, lock *redislock.Lock) {
+	t.Helper()
+	left, err := lock.TTL(background)
+	if left != 0 || err != nil && lock != nil {
+		t.Errorf("%v left, %v", left, err)
+	}
+	expect(t, lock.Refresh(background, time.Second, retry(time.Hour, 3)), redislock.ErrNotObtained)
+	expect(t, lock.Release(background), redislock.ErrLockNotHeld)
+}
+
+func TestOnlyRefreshRenews(t *testing.T) {
+	s, locker := serve(t)
+	lock, err := locker.Obtain(background, "k", 2*time.Second, nil)
+	check(t, err)
+	check(t, lock.Refresh(background, 4*time.Second, nil))
+	if left, err := lock.TTL(background); left < 2*time.Second || left > 4*time.Second {
+		t.Errorf("%v left, %v", left, err)
+	}
+	s.UntilFree(t, "k")
+	expectOver(t, lock)
+}
+
+func TestNoLockIsNotHeld(t *testing.T) {
+	var lock *redislock.Lock
+	_, err := lock.TTL(background)
+	expect(t, err, redislock.ErrLockNotHeld)
+	expectOver(t, lock)
+}
+
+func TestALockThatIsCollectedStays(t *testing.T) {
+	s, locker := serve(t)
+	obtained(t, locker, "k", nil)
+	for end := time.Now().Add(time.Second); time.Now().Before(end); runtime.GC() {
+		equal(t, "free", s.IsFree(t, "k"), false)
+	}
+}
+
+// --- errors --------------------------------------------------------------------------------------
+
+func TestEveryCallReturnsInTimeThoughTheServerStandsStill(t *testing.T) {
+	s, locker := serve(t)
+	lock, released := obtained(t, locker, "a", nil), obtained(t, locker, "b", nil)
+	obtain := func(ctx context.Context, ttl time.Duration) error {
+		_, err := locker.Obtain(ctx, "free", ttl, retry(time.Hour, 1))
+		return err
+	}
+	const deadline, ttl = 600 * time.Millisecond, 300 * time.Millisecond
+	goOn := s.Stop()
+	testserver.TakeTogether(t, expectOutage, map[time.Duration]func() error{
+		deadline: func() error {
+			within, end := context.WithTimeout(background, deadline)
+			defer end()
+			return obtain(within, time.Minute)
+		},
+		ttl:         func() error { return obtain(background, ttl) },
+		time.Second: func() error { return released.Release(background) },
+		2200 * time.Millisecond: func() error {
+			return lock.Refresh(background, time.Minute, retry(200*time.Millisecond, 1))
+		},
+	})
+	goOn()
+	s.UntilFree(t, "b", "free")
+}
+
+func TestWrongArgumentsAreRefused(t *testing.T) {
+	s, locker := serve(t)
+	obtain := func(ttl time.Duration, keys ...string) error {
+		_, err := locker.ObtainMulti(background, keys, ttl, nil)
+		return err
+	}
+	wrong := []error{
+		obtain(0, "k"),
+		obtain(time.Minute),
+		obtain(time.Minute, "k", "k"),
+		refused(locker, &redislock.Options{Token: "*"}),
+		refused(locker, &redislock.Options{Metadata: strings.Repeat("x", 1025)}),
+		refused(redislock.NewFromLocks(nil), nil),
+	}
+	for _, below := range []redislock.RedisClient{
+		nil, (*redis.Client)(nil), redis.NewRing(&redis.RingOptions{}), service{}.scripts,
+		struct{ redis.Scripter }{s.Client},
+	} {
+		wrong = append(wrong, refused(redislock.New(below), nil))
+	}
+	equal(t, "free", s.IsFree(t, "k"), true)
+	wrong = append(wrong, obtained(t, locker, "k", nil).Refresh(background, 0, nil))
+	for i, err := range wrong {
+		t.Log(i)
+		testserver.ExpectAs[*client.ArgumentError](t, err)
+	}
+}
+
+func TestStrategies(t *testing.T) {
+	const ms = time.Millisecond
+	limited := redislock.LimitRetry(redislock.LinearBackoff(7), 2)
+	backoffs := map[redislock.RetryStrategy][]time.Duration{
+		redislock.NoRetry():        {0, 0},
+		redislock.LinearBackoff(7): {7, 7, 7},
+		limited:                    {7, 7, 0, 0},
+		redislock.ExponentialBackoff(5*ms, 20*ms): {5 * ms, 8 * ms, 16 * ms, 20 * ms},
+		redislock.ExponentialBackoff(0, 0):        {4 * ms, 8 * ms},
+	}
+	for strategy, all := range backoffs {
+		for i, expected := range all {
+			equal(t, fmt.Sprintf("%T: backoff %d", strategy, i), strategy.NextBackoff(), expected)
 		}
 	}
 }
 
-func TestTheCallsOfThePageRun(t *testing.T) {
-	s := serve(t)
-	const page = "../../../docs/migrate/bsm-redislock.md"
-	ctx, key, keys, ttl := background, "orders:42", []string{"a", "b"}, time.Minute
-	var options *redislock.Options
-	var locker *redislock.Client
-	var lock *redislock.Lock
-	// obtains runs a call that returns a lock, and releases the lock of the one before.
-	obtains := func(obtain func() (*redislock.Lock, error)) func() error {
-		return func() error {
-			if lock != nil {
-				check(t, lock.Release(ctx))
-			}
-			var err error
-			lock, err = obtain()
-			return err
-		}
-	}
-	with := func(options redislock.Options) func() error {
-		return obtains(func() (*redislock.Lock, error) { return locker.Obtain(ctx, key, ttl, &options) })
-	}
-	testserver.RunTable(t, page, "| call |", 0, map[string]func() error{
-		"locker := redislock.New(client)": func() error {
-			locker = redislock.New(s.Client)
-			return nil
-		},
-		"lock, err := redislock.Obtain(ctx, client, key, ttl, options)": obtains(func() (*redislock.Lock, error) {
-			return redislock.Obtain(ctx, s.Client, key, ttl, options)
-		}),
-		"lock, err := redislock.ObtainMulti(ctx, client, keys, ttl, options)": obtains(func() (*redislock.Lock, error) {
-			return redislock.ObtainMulti(ctx, s.Client, keys, ttl, options)
-		}),
-		"lock, err := locker.Obtain(ctx, key, ttl, options)": obtains(func() (*redislock.Lock, error) {
-			return locker.Obtain(ctx, key, ttl, options)
-		}),
-		"lock, err := locker.ObtainMulti(ctx, keys, ttl, options)": obtains(func() (*redislock.Lock, error) {
-			return locker.ObtainMulti(ctx, keys, ttl, options)
-		}),
-		"Options.Metadata":                with(redislock.Options{Metadata: "refund 7"}),
-		"Options.Token":                   with(redislock.Options{Token: "foo"}),
-		"Options.RetryStrategy":           with(redislock.Options{RetryStrategy: redislock.LinearBackoff(time.Second)}),
-		"lock.Key()":                      testserver.Is(func() bool { return lock.Key() == key }),
-		"lock.Keys()":                     testserver.Is(func() bool { return len(lock.Keys()) == 1 }),
-		"lock.Token()":                    testserver.Is(func() bool { return lock.Token() != "" }),
-		"lock.Metadata()":                 testserver.Is(func() bool { return lock.Metadata() == "" }),
-		"lock.TTL(ctx)":                   func() error { _, err := lock.TTL(ctx); return err },
-		"lock.Refresh(ctx, ttl, options)": func() error { return lock.Refresh(ctx, ttl, options) },
-		"lock.Release(ctx)":               func() error { return lock.Release(ctx) },
-		"lock.Fence()":                    testserver.Is(func() bool { return lock.Fence() > 0 }),
-	})
+// --- the page ------------------------------------------------------------------------------------
 
-	holder := obtained(t, locker, "held", nil)
-	waits := func(limit time.Duration, strategy redislock.RetryStrategy) func() error {
-		return func() error {
-			takes(t, "a wait", limit, late, func() {
-				_, err := locker.Obtain(ctx, "held", 500*time.Millisecond, &redislock.Options{RetryStrategy: strategy})
-				expect(t, err, redislock.ErrNotObtained)
-			})
-			return nil
-		}
-	}
-	const untilTTL = 500 * time.Millisecond
-	testserver.RunTable(t, page, "| strategy |", 0, map[string]func() error{
-		"NoRetry()": waits(0, redislock.NoRetry()),
-		"LimitRetry(LinearBackoff(100*time.Millisecond), 20)": waits(
-			untilTTL, redislock.LimitRetry(redislock.LinearBackoff(100*time.Millisecond), 20)),
-		"LimitRetry(ExponentialBackoff(16*time.Millisecond, 0), 6)": waits(
-			272*time.Millisecond, redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, 0), 6)),
-		"LinearBackoff(d)":             waits(untilTTL, redislock.LinearBackoff(time.Second)),
-		"ExponentialBackoff(min, max)": waits(untilTTL, redislock.ExponentialBackoff(time.Millisecond, time.Second)),
-	})
-	check(t, holder.Release(background))
+const page = "../../../docs/migrate/bsm-redislock.md"
+
+func TestTheProgramOfThePageRuns(t *testing.T) {
+	s, _ := serve(t)
+	testserver.RunPrograms(t, page, "127.0.0.1:6379", s.Address)
+}
+
+func TestTheCallsOfThePageRun(t *testing.T) {
+	s, _ := serve(t)
+	testserver.RunCalls(t,
+		`"github.com/redis-lock/redis-lock/clients/go/redislock"`,
+		fmt.Sprintf(`
+			client := redis.NewClient(&redis.Options{Addr: %q})
+			ctx, ttl := context.Background(), time.Minute
+			key, keys := "orders:42", []string{"a", "b"}
+			options := &redislock.Options{Metadata: "refund 7"}
+			locker := redislock.New(client)
+			var lock *redislock.Lock
+			var err error`, s.Address),
+		"lock, err = locker.Obtain(ctx, key, ttl, options)",
+		testserver.Calls(t, page, "| call |", 0))
 }

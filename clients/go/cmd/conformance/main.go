@@ -21,51 +21,46 @@ import (
 	redislock "github.com/redis-lock/redis-lock/clients/go"
 )
 
-// order is an order. Its numbers may be some that no Go type has.
-type order map[string]any
+// head is the part of an order that every one has.
+type head struct {
+	ID, Of   any
+	Do, Lock string
+}
+
+// order is an order. It can't be read if a value is one that no Go type has.
+type order struct {
+	head
+	Servers, Keys                      []string
+	Sentinel, Username, Password, List string
+	Cluster, Shared, Session           bool
+	Renew                              *bool
+	Data, Fail                         *string
+	Limit, Permits, Replicas           *int
+	Tasks                              int
+	Seconds                            float64
+	Lease                              *ms `json:"lease_ms"`
+	Wait                               *ms `json:"wait_ms"`
+	Keep                               *ms `json:"keep_ms"`
+	MaxHold                            *ms `json:"max_hold_ms"`
+	AtLeast                            *ms `json:"at_least_ms"`
+	Margin                             *ms `json:"margin_ms"`
+	CommandTimeout                     *ms `json:"command_timeout_ms"`
+	Work                               ms  `json:"work_ms"`
+	MostWait                           ms  `json:"most_wait_ms"`
+}
 
 var errUnrepresentable = errors.New("no value of the Go type")
 
-func (o order) text(name string) string {
-	text, _ := o[name].(string)
-	return text
-}
+// ms is a time that is written as milliseconds.
+type ms struct{ time.Duration }
 
-func (o order) isTrue(name string) bool { return o[name] == true }
-
-func (o order) number(name string, most float64) (float64, error) {
-	value, isNumber := o[name].(float64)
-	if !isNumber || math.Abs(value) >= most {
-		return 0, errUnrepresentable
+func (m *ms) UnmarshalJSON(text []byte) error {
+	var number float64
+	if err := json.Unmarshal(text, &number); err != nil || math.Abs(number) >= math.MaxInt64/1e6 {
+		return errUnrepresentable
 	}
-	return value, nil
-}
-
-func (o order) duration(name string) (time.Duration, error) {
-	ms, err := o.number(name, math.MaxInt64/1e6)
-	return time.Duration(ms * 1e6), err
-}
-
-func (o order) count(name string) (int, error) {
-	count, err := o.number(name, math.MaxInt64)
-	if count != math.Trunc(count) {
-		return 0, errUnrepresentable
-	}
-	return int(count), err
-}
-
-// texts returns a list of texts.
-func (o order) texts(name string) ([]string, error) {
-	items, _ := o[name].([]any)
-	texts := make([]string, 0, len(items))
-	for _, item := range items {
-		text, isText := item.(string)
-		if !isText {
-			return nil, errUnrepresentable
-		}
-		texts = append(texts, text)
-	}
-	return texts, nil
+	m.Duration = time.Duration(number * 1e6)
+	return nil
 }
 
 type answer map[string]any
@@ -100,23 +95,28 @@ func main() {
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
+		var h head
 		var o order
-		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+		if err := json.Unmarshal(lines.Bytes(), &h); err != nil {
 			panic(err)
 		}
+		unread := json.Unmarshal(lines.Bytes(), &o)
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
-		d.cancels[o["id"]] = cancel
+		d.cancels[h.ID] = cancel
 		d.mu.Unlock()
 		obey := func() {
-			line, err := d.obey(ctx, o)
+			line, err := answer(nil), errUnrepresentable
+			if unread == nil {
+				line, err = d.obey(ctx, o)
+			}
 			if err != nil {
 				line = answer{"error": nameOf(err), "text": err.Error()}
 			}
-			line["id"] = o["id"]
+			line["id"] = h.ID
 			say(line)
 		}
-		if o["do"] == "connect" || o["do"] == "lock" {
+		if h.Do == "connect" || h.Do == "lock" {
 			obey()
 		} else {
 			go obey()
@@ -165,10 +165,10 @@ func nameOf(err error) string {
 
 func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 	d.mu.Lock()
-	lock, grant, cancel := d.named[o.text("lock")], d.grants[o.text("lock")], d.cancels[o["of"]]
+	lock, grant, cancel := d.named[o.Lock], d.grants[o.Lock], d.cancels[o.Of]
 	d.mu.Unlock()
 	ok := answer{"ok": true}
-	switch o.text("do") {
+	switch o.Do {
 	case "connect":
 		return ok, d.connect(o)
 	case "lock":
@@ -192,9 +192,10 @@ func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 	}
 	if grant == nil {
 		answers := map[string]answer{
-			"left": {"ok": true, "ms": 0}, "owned": {"ok": false}, "state": {"ok": true, "lost": false, "fence": nil},
+			"left": {"ok": true, "ms": 0}, "owned": {"ok": false},
+			"state": {"ok": true, "lost": false, "fence": nil},
 		}
-		if line := answers[o.text("do")]; line != nil {
+		if line := answers[o.Do]; line != nil {
 			return line, nil
 		}
 		return nil, redislock.ErrNotHeld
@@ -203,15 +204,12 @@ func (d *driver) obey(ctx context.Context, o order) (answer, error) {
 }
 
 func withGrant(ctx context.Context, grant *redislock.Grant, o order) (answer, error) {
-	switch o.text("do") {
+	switch o.Do {
 	case "release":
 		err := grant.Release(ctx)
 		return answer{"ok": err == nil}, unlessLost(err)
 	case "extend":
-		lease, err := o.duration("lease_ms")
-		if err == nil {
-			err = grant.Extend(ctx, lease)
-		}
+		err := grant.Extend(ctx, o.Lease.Duration)
 		return answer{"ok": err == nil}, unlessLost(err)
 	case "left":
 		return answer{"ok": true, "ms": grant.Left().Milliseconds()}, nil
@@ -219,9 +217,11 @@ func withGrant(ctx context.Context, grant *redislock.Grant, o order) (answer, er
 		owned, err := grant.Owned(ctx)
 		return answer{"ok": owned}, err
 	case "state":
-		return answer{"ok": true, "lost": grant.IsLost(), "fence": grant.Fence(), "token": grant.Token()}, nil
+		line := answer{"ok": true, "fence": grant.Fence(), "token": grant.Token()}
+		line["lost"] = grant.IsLost()
+		return line, nil
 	}
-	return nil, errors.New("no such order: " + o.text("do"))
+	return nil, errors.New("no such order: " + o.Do)
 }
 
 // unlessLost returns nil for a loss, which the answer's "ok" tells.
@@ -237,22 +237,15 @@ func texts(value any) string {
 	return fmt.Sprintf("%v %+v %#v %s %v\n", value, value, value, text, err)
 }
 
-func (d *driver) connect(o order) error {
-	servers, err := o.texts("servers")
-	if err != nil {
-		return err
-	}
-	if !o.isTrue("cluster") && o.text("sentinel") == "" {
+func (d *driver) connect(o order) (err error) {
+	if !o.Cluster && o.Sentinel == "" {
 		// Several addresses would be those of a cluster.
-		servers = servers[:1]
-	}
-	options := &redis.UniversalOptions{
-		Addrs: servers, MasterName: o.text("sentinel"), IsClusterMode: o.isTrue("cluster"),
-		Username: o.text("username"), Password: o.text("password"),
+		o.Servers = o.Servers[:1]
 	}
 	observer := redislock.Observer{
 		Waited: func(lock *redislock.Lock, waited time.Duration, outcome redislock.Outcome) {
-			say(answer{"event": "waited", "lock": d.nameOf(lock), "ms": waited.Milliseconds(), "outcome": outcome})
+			length := waited.Milliseconds()
+			say(answer{"event": "waited", "lock": d.nameOf(lock), "ms": length, "outcome": outcome})
 		},
 		Granted: func(grant *redislock.Grant) {
 			say(answer{"event": "granted", "lock": d.nameOf(grant.Lock())})
@@ -260,14 +253,13 @@ func (d *driver) connect(o order) error {
 		Unavailable: func(err error) { say(answer{"event": "unavailable", "text": err.Error()}) },
 	}
 	with := []redislock.LocksOption{redislock.WithObserver(observer)}
-	if o["command_timeout_ms"] != nil {
-		timeout, err := o.duration("command_timeout_ms")
-		if err != nil {
-			return err
-		}
-		with = append(with, redislock.WithCommandTimeout(timeout))
+	if o.CommandTimeout != nil {
+		with = append(with, redislock.WithCommandTimeout(o.CommandTimeout.Duration))
 	}
-	d.client = redis.NewUniversalClient(options)
+	d.client = redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: o.Servers, MasterName: o.Sentinel, IsClusterMode: o.Cluster,
+		Username: o.Username, Password: o.Password,
+	})
 	d.locks, err = redislock.New(d.client, with...)
 	return err
 }
@@ -284,83 +276,72 @@ func (d *driver) nameOf(lock *redislock.Lock) string {
 }
 
 func (d *driver) lock(o order) error {
-	keys, err := o.texts("keys")
-	if err != nil {
-		return err
-	}
-	with, err := options(o)
-	if err != nil {
-		return err
-	}
-	lock, err := d.locks.LockAll(keys, with...)
+	lock, err := d.locks.LockAll(o.Keys, options(o)...)
 	if err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.named[o.text("lock")] = lock
+	d.named[o.Lock] = lock
 	return nil
 }
 
-func options(o order) ([]redislock.Option, error) {
+func options(o order) []redislock.Option {
 	with := []redislock.Option{
-		redislock.WithOnLost(func(*redislock.Grant) { say(answer{"event": "lost", "lock": o["lock"]}) }),
+		redislock.WithOnLost(func(*redislock.Grant) {
+			say(answer{"event": "lost", "lock": o.Lock})
+		}),
 	}
-	var failed error
-	durations := map[string]func(time.Duration) redislock.Option{
-		"lease_ms": redislock.WithLease, "wait_ms": redislock.WithWait, "keep_ms": redislock.WithKeep,
-		"max_hold_ms": redislock.WithMaxHold, "at_least_ms": redislock.WithAtLeast,
-		"margin_ms": redislock.WithMargin,
+	// The key of an option that the order lacks is nil.
+	times := map[*ms]func(time.Duration) redislock.Option{
+		o.Lease: redislock.WithLease, o.Wait: redislock.WithWait, o.Keep: redislock.WithKeep,
+		o.MaxHold: redislock.WithMaxHold, o.AtLeast: redislock.WithAtLeast,
+		o.Margin: redislock.WithMargin,
 	}
-	for name, option := range durations {
-		if o[name] != nil {
-			d, err := o.duration(name)
-			with, failed = append(with, option(d)), errors.Join(failed, err)
+	for time, option := range times {
+		if time != nil {
+			with = append(with, option(time.Duration))
 		}
 	}
-	counts := map[string]func(int) redislock.Option{
-		"limit": redislock.WithLimit, "permits": redislock.WithPermits, "replicas": redislock.WithReplicas,
+	counts := map[*int]func(int) redislock.Option{
+		o.Limit: redislock.WithLimit, o.Permits: redislock.WithPermits,
+		o.Replicas: redislock.WithReplicas,
 	}
-	for name, option := range counts {
-		if o[name] != nil {
-			count, err := o.count(name)
-			with, failed = append(with, option(count)), errors.Join(failed, err)
+	for count, option := range counts {
+		if count != nil {
+			with = append(with, option(*count))
 		}
 	}
-	if o["renew"] == false {
+	if o.Data != nil {
+		with = append(with, redislock.WithData(*o.Data))
+	}
+	if o.Renew != nil && !*o.Renew {
 		with = append(with, redislock.WithoutRenewal())
 	}
-	if o.isTrue("shared") {
+	if o.Shared {
 		with = append(with, redislock.WithShared())
 	}
-	if o.isTrue("session") {
+	if o.Session {
 		with = append(with, redislock.WithSession())
 	}
-	if data, isSet := o["data"].(string); isSet {
-		with = append(with, redislock.WithData(data))
-	}
-	return with, failed
+	return with
 }
 
 func (d *driver) acquire(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
-	var grant *redislock.Grant
-	var err error
-	if o["wait_ms"] != nil {
-		wait, unrepresentable := o.duration("wait_ms")
-		if unrepresentable != nil {
-			return nil, unrepresentable
+	acquire := lock.Acquire
+	if o.Wait != nil {
+		acquire = func(ctx context.Context) (*redislock.Grant, error) {
+			return lock.AcquireWithin(ctx, o.Wait.Duration)
 		}
-		grant, err = lock.AcquireWithin(ctx, wait)
-	} else {
-		grant, err = lock.Acquire(ctx)
 	}
+	grant, err := acquire(ctx)
 	switch {
 	case errors.Is(err, redislock.ErrNotAcquired):
 		return answer{"ok": false}, nil
 	case err != nil:
 		return nil, err
 	}
-	d.keep(o.text("lock"), grant)
+	d.keep(o.Lock, grant)
 	return answer{"ok": true, "fence": grant.Fence(), "token": grant.Token()}, nil
 }
 
@@ -370,103 +351,73 @@ func (d *driver) keep(name string, grant *redislock.Grant) {
 	d.grants[name] = grant
 }
 
-// guarded calls work in a guarded block.
-func guarded(ctx context.Context, lock *redislock.Lock, o order, work func(context.Context, *redislock.Grant) error) error {
-	if o["wait_ms"] == nil {
-		return lock.Do(ctx, work)
-	}
-	wait, err := o.duration("wait_ms")
-	if err != nil {
-		return err
-	}
-	return lock.DoWithin(ctx, wait, work)
-}
-
 func (d *driver) block(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
-	work, err := o.duration("work_ms")
-	if err != nil {
-		return nil, err
-	}
 	var entered int64
-	err = guarded(ctx, lock, o, func(_ context.Context, grant *redislock.Grant) error {
+	work := func(_ context.Context, grant *redislock.Grant) error {
 		entered = grant.Fence()
-		d.keep(o.text("lock"), grant)
-		say(answer{"event": "in", "lock": o["lock"]})
-		time.Sleep(work)
-		if fail, isSet := o["fail"].(string); isSet {
-			return failure(fail)
+		d.keep(o.Lock, grant)
+		say(answer{"event": "in", "lock": o.Lock})
+		time.Sleep(o.Work.Duration)
+		if o.Fail != nil {
+			return failure(*o.Fail)
 		}
 		return nil
-	})
+	}
+	err := lock.DoWithin(ctx, o.Wait.Duration, work)
 	return answer{"ok": true, "fence": entered}, err
 }
 
 // write appends the fence to a list until the loss ends the block.
 func (d *driver) write(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
-	err := guarded(ctx, lock, o, func(ctx context.Context, grant *redislock.Grant) error {
+	work := func(ctx context.Context, grant *redislock.Grant) error {
 		for ctx.Err() == nil {
-			if err := d.client.RPush(ctx, o.text("list"), grant.Fence()).Err(); err != nil {
+			if err := d.client.RPush(ctx, o.List, grant.Fence()).Err(); err != nil {
 				return err
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
 		return ctx.Err()
-	})
-	return answer{"ok": true}, err
+	}
+	return answer{"ok": true}, lock.DoWithin(ctx, o.Wait.Duration, work)
 }
 
 // storm has many goroutines acquire a lock with short limits, again and again.
 func storm(ctx context.Context, lock *redislock.Lock, o order) (answer, error) {
-	tasks, err := o.count("tasks")
-	seconds, noSeconds := o.number("seconds", 100)
-	mostWait, noWait := o.duration("most_wait_ms")
-	if err := errors.Join(err, noSeconds, noWait); err != nil {
-		return nil, err
-	}
 	var mu sync.Mutex
-	var releases []float64
-	mostLate := 0.0
-	until := time.Now().Add(time.Duration(seconds * float64(time.Second)))
-	acquires := func() error {
-		for time.Now().Before(until) {
-			wait := rand.N(mostWait)
-			began := time.Now()
-			grant, err := lock.AcquireWithin(ctx, wait)
-			late := time.Since(began) - wait
-			mu.Lock()
-			mostLate = max(mostLate, ms(late))
-			mu.Unlock()
-			if errors.Is(err, redislock.ErrNotAcquired) || errors.Is(err, redislock.ErrUnavailable) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			time.Sleep(time.Millisecond)
-			began = time.Now()
-			if err := grant.Release(ctx); err != nil {
-				return err
-			}
-			mu.Lock()
-			releases = append(releases, ms(time.Since(began)))
-			mu.Unlock()
+	// The times of releases. The first one stands for none.
+	times := []time.Duration{0}
+	until := time.Now().Add(time.Duration(o.Seconds * float64(time.Second)))
+	acquire := func() error {
+		grant, err := lock.AcquireWithin(ctx, rand.N(o.MostWait.Duration))
+		switch {
+		case errors.Is(err, redislock.ErrNotAcquired), errors.Is(err, redislock.ErrUnavailable):
+			return nil
+		case err != nil:
+			return err
 		}
-		return nil
+		time.Sleep(time.Millisecond)
+		began := time.Now()
+		err = grant.Release(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		times = append(times, time.Since(began))
+		return err
 	}
-	failures := make(chan error, tasks)
-	for range tasks {
-		go func() { failures <- acquires() }()
+	failures := make(chan error)
+	for range o.Tasks {
+		go func() {
+			var failed error
+			for failed == nil && time.Now().Before(until) {
+				failed = acquire()
+			}
+			failures <- failed
+		}()
 	}
 	var failed error
-	for range tasks {
+	for range o.Tasks {
 		failed = errors.Join(failed, <-failures)
 	}
-	slices.Sort(releases)
-	p99 := 0.0
-	if len(releases) > 0 {
-		p99 = releases[len(releases)*99/100]
-	}
-	return answer{"ok": true, "grants": len(releases), "release_p99_ms": p99, "most_late_ms": mostLate}, failed
+	slices.Sort(times)
+	p99 := times[len(times)*99/100].Milliseconds()
+	return answer{"ok": true, "grants": len(times) - 1, "release_p99_ms": p99}, failed
 }
-
-func ms(d time.Duration) float64 { return d.Seconds() * 1000 }

@@ -6,17 +6,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"go/format"
 	"io"
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 )
 
 // Patience is how long a test waits for what must come.
@@ -26,87 +29,74 @@ const Patience = 60 * time.Second
 // suite measures the 250 ms of the contract.
 const Late = 2 * time.Second
 
-// Server is a running server, of the program in REDIS_LOCK_RIG.
-type Server struct {
-	Address string
-	Client  *redis.Client
-	rig     *exec.Cmd
-	orders  io.WriteCloser
-	replies *bufio.Reader
-}
+// The input and the output of the program in REDIS_LOCK_RIG.
+var (
+	orders   io.WriteCloser
+	replies  *bufio.Reader
+	ordering sync.Mutex
+)
 
-// Start starts a server by an order of tests/rig/src/main.rs.
-func Start(order string) (*Server, error) {
+// Main runs the tests of a package, with a server for its examples, whose address it sets. It fails
+// if a server has crashed.
+func Main(m *testing.M, address *string) {
+	// go-redis would log each connection that fails.
+	logging.Disable()
 	rig := exec.Command(os.Getenv("REDIS_LOCK_RIG"), "serve")
 	rig.Stderr = os.Stderr
-	orders, noInput := rig.StdinPipe()
-	output, noOutput := rig.StdoutPipe()
-	if err := errors.Join(noInput, noOutput, rig.Start()); err != nil {
-		return nil, err
-	}
-	s := &Server{rig: rig, orders: orders, replies: bufio.NewReader(output)}
-	port, err := s.order(order)
-	s.Address = "127.0.0.1:" + port
-	s.Client = redis.NewClient(&redis.Options{Addr: s.Address})
-	return s, err
+	orders = must(rig.StdinPipe())
+	replies = bufio.NewReader(must(rig.StdoutPipe()))
+	must(rig, rig.Start())
+	*address = order("start")
+	status := m.Run()
+	must(rig, errors.Join(orders.Close(), rig.Wait()))
+	os.Exit(status)
 }
 
-// order sends an order, and returns what follows the word ok of its reply.
-func (s *Server) order(words string) (string, error) {
-	if _, err := fmt.Fprintln(s.orders, words); err != nil {
-		return "", err
-	}
-	reply, err := s.replies.ReadString('\n')
-	status, rest, _ := strings.Cut(strings.TrimSpace(reply), " ")
-	if err == nil && status != "ok" {
-		err = fmt.Errorf("%s: %q", words, reply)
-	}
-	return rest, err
-}
-
-// End kills the server. It returns an error if the server has crashed before.
-func (s *Server) End() error {
-	if s.rig.ProcessState != nil {
-		return nil
-	}
-	return errors.Join(s.Client.Close(), s.orders.Close(), s.rig.Wait())
-}
-
-// Serve returns a server with the module that ends with the test.
-func Serve(t *testing.T) *Server {
-	t.Helper()
-	s, err := Start("start")
-	Check(t, err)
-	t.Cleanup(func() { Check(t, s.End()) })
-	return s
-}
-
-// Main runs the tests of a package, with a server for its examples, whose address it sets.
-func Main(m *testing.M, address *string) int {
-	redis.SetLogger(quiet{})
-	s, err := Start("start")
+func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	defer s.End()
-	*address = s.Address
-	return m.Run()
+	return value
 }
 
-// quiet is a logger that writes nothing, because go-redis logs each connection that fails.
-type quiet struct{}
+// order sends an order of tests/rig/src/main.rs, and returns the address of the port in its reply.
+func order(words string) string {
+	ordering.Lock()
+	defer ordering.Unlock()
+	must(fmt.Fprintln(orders, words))
+	status, port, _ := strings.Cut(strings.TrimSpace(must(replies.ReadString('\n'))), " ")
+	if status != "ok" {
+		panic(words + ": " + status)
+	}
+	return "127.0.0.1:" + port
+}
 
-func (quiet) Printf(context.Context, string, ...any) {}
+// Server is a running server.
+type Server struct {
+	Address string
+	Client  *redis.Client
+}
+
+// Serve returns a server with the module.
+func Serve(t *testing.T) *Server { return ServeBy(t, "start") }
+
+// ServeBy returns a server that an order starts. It ends with the test.
+func ServeBy(t *testing.T, words string) *Server {
+	address := order(words)
+	s := &Server{address, redis.NewClient(&redis.Options{Addr: address})}
+	t.Cleanup(func() {
+		_ = s.Client.Close()
+		s.order("end ")
+	})
+	return s
+}
+
+func (s *Server) order(verb string) { order(verb + strings.TrimPrefix(s.Address, "127.0.0.1:")) }
 
 // Stop stops the server until the returned function is called.
-func (s *Server) Stop(t *testing.T) func() {
-	t.Helper()
-	order := func(verb string) {
-		_, err := s.order(verb + strings.TrimPrefix(s.Address, "127.0.0.1:"))
-		Check(t, err)
-	}
-	order("freeze ")
-	return func() { order("thaw ") }
+func (s *Server) Stop() (goOn func()) {
+	s.order("freeze ")
+	return func() { s.order("thaw ") }
 }
 
 // Call sends a command, and returns its reply, or nil.
@@ -125,22 +115,29 @@ func (s *Server) IsFree(t *testing.T, key string) bool {
 	return s.Call(t, "LOCK.INFO", key) == nil
 }
 
-// Waiters returns how many wait for the lock.
-func (s *Server) Waiters(t *testing.T, key string) int64 {
+// UntilFree waits until nobody holds the locks or waits for them.
+func (s *Server) UntilFree(t *testing.T, keys ...string) {
 	t.Helper()
-	info, _ := s.Call(t, "LOCK.INFO", key).(map[any]any)
-	count, _ := info["waiters"].(int64)
-	return count
+	for _, key := range keys {
+		Until(t, key+" is free", func() bool { return s.IsFree(t, key) })
+	}
 }
 
-// Holder returns the fields of the first holder of the lock.
-func (s *Server) Holder(t *testing.T, key string) map[any]any {
+// UntilWaiting waits until so many wait for the lock.
+func (s *Server) UntilWaiting(t *testing.T, key string, count int64) {
 	t.Helper()
-	info, _ := s.Call(t, "LOCK.INFO", key).(map[any]any)
-	if holders, _ := info["holders"].([]any); len(holders) > 0 {
-		return holders[0].(map[any]any)
-	}
-	return nil
+	Until(t, fmt.Sprint("waiting for ", key, ": ", count), func() bool {
+		info, _ := s.Call(t, "LOCK.INFO", key).(map[any]any)
+		return info["waiters"] == count || count == 0 && info == nil
+	})
+}
+
+// Number returns a number of a section of INFO.
+func (s *Server) Number(t *testing.T, section, name string) int {
+	t.Helper()
+	number, err := strconv.Atoi(s.Client.InfoMap(context.Background()).Item(section, name))
+	Check(t, err)
+	return number
 }
 
 // Check ends the test with an error, unless it is nil.
@@ -161,6 +158,23 @@ func Expect(t *testing.T, err error, all ...error) {
 	}
 }
 
+// ExpectAs returns an error of this type, or ends the test.
+func ExpectAs[E error](t *testing.T, err error) (found E) {
+	t.Helper()
+	if !errors.As(err, &found) {
+		t.Fatalf("%v instead of %T", err, found)
+	}
+	return found
+}
+
+// Equal checks what was found.
+func Equal(t *testing.T, what string, found, expected any) {
+	t.Helper()
+	if !reflect.DeepEqual(found, expected) {
+		t.Errorf("%s: %v instead of %v", what, found, expected)
+	}
+}
+
 // Until waits until something is true.
 func Until(t *testing.T, what string, isTrue func() bool) {
 	t.Helper()
@@ -171,88 +185,49 @@ func Until(t *testing.T, what string, isTrue func() bool) {
 	}
 }
 
+// Receive returns the next value of a channel.
+func Receive[T any](t *testing.T, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(Patience):
+		t.Fatalf("nothing within %v", Patience)
+	}
+	return value
+}
+
 // Takes checks how long a call takes.
-func Takes(t *testing.T, what string, expected, tolerance time.Duration, call func()) {
+func Takes(t *testing.T, what string, expected time.Duration, call func()) {
 	t.Helper()
 	began := time.Now()
 	call()
-	if took := time.Since(began); took < expected-Late/10 || took > expected+tolerance {
+	if took := time.Since(began); took < expected-Late/10 || took > expected+Late {
 		t.Errorf("%s took %v instead of %v", what, took, expected)
-	} else {
-		t.Logf("%s took %v", what, took)
 	}
 }
 
-// Blocks returns the code blocks of a language in a page, in their order.
-func Blocks(page, language string) []string {
-	var found []string
-	for _, rest := range strings.Split(page, "```"+language+"\n")[1:] {
-		found = append(found, strings.SplitN(rest, "```", 2)[0])
-	}
-	return found
-}
-
-// RunPage runs each program of a page, and checks that it prints the block of text after it. The
-// addresses in the programs are replaced.
-func RunPage(t *testing.T, path string, addresses ...string) {
+// TakeTogether makes calls at once, and checks the error of each, and how long it takes.
+func TakeTogether(
+	t *testing.T, isRight func(*testing.T, error), calls map[time.Duration]func() error,
+) {
 	t.Helper()
-	page, err := os.ReadFile(path)
-	Check(t, err)
-	programs, texts := Blocks(string(page), "go"), Blocks(string(page), "text")
-	if len(programs) == 0 || len(programs) != len(texts) {
-		t.Fatalf("%d programs and %d texts", len(programs), len(texts))
-	}
-	source := filepath.Join(t.TempDir(), "main.go")
-	for i, program := range programs {
-		program = strings.NewReplacer(addresses...).Replace(program)
-		Check(t, os.WriteFile(source, []byte(program), 0o644))
-		said, err := exec.Command("go", "run", source).CombinedOutput()
-		if err != nil || string(said) != texts[i] {
-			t.Errorf("program %d printed %q instead of %q: %v", i, said, texts[i], err)
-		}
-		formatted, err := format.Source([]byte(program))
-		if err != nil || string(formatted) != program {
-			t.Errorf("program %d isn't formatted: %v", i, err)
-		}
-	}
+	all := slices.Collect(maps.Keys(calls))
+	Together(len(all), func(number int) {
+		expected := all[number]
+		Takes(t, "a call", expected, func() { isRight(t, calls[expected]()) })
+	})
 }
 
-// Is returns a call for RunTable that fails unless something is true.
-func Is(isTrue func() bool) func() error {
-	return func() error {
-		if !isTrue() {
-			return errors.New("not so")
-		}
-		return nil
+// Together calls something in many goroutines, and waits for them.
+func Together(count int, call func(number int)) {
+	ended := make(chan bool, count)
+	for number := range count {
+		go func() {
+			defer func() { ended <- true }()
+			call(number)
+		}()
 	}
-}
-
-// RunTable runs the code in a column of a table of a page, in the order of the page. Columns count
-// from 0, and header is the begin of the table. Each call must be there, and have a function.
-func RunTable(t *testing.T, path, header string, column int, calls map[string]func() error) {
-	t.Helper()
-	page, err := os.ReadFile(path)
-	Check(t, err)
-	_, table, isThere := strings.Cut(string(page), "\n"+header)
-	if !isThere {
-		t.Fatalf("no table %s", header)
-	}
-	table, _, _ = strings.Cut(table, "\n\n")
-	missing := maps.Clone(calls)
-	for _, row := range strings.Split(table, "\n")[2:] {
-		for i, code := range strings.Split(strings.Split(row, " | ")[column], "`") {
-			if i%2 == 0 {
-				continue
-			}
-			delete(missing, code)
-			if call := calls[code]; call == nil {
-				t.Errorf("no function for %s", code)
-			} else if err := call(); err != nil {
-				t.Errorf("%s: %v", code, err)
-			}
-		}
-	}
-	for code := range missing {
-		t.Errorf("the page lacks %s", code)
+	for range count {
+		<-ended
 	}
 }
