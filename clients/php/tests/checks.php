@@ -54,6 +54,25 @@ function maker(?int $port = null, int $database = 0): Closure
     };
 }
 
+/** Returns a function that makes clients of these ports in turn, and then of the last one. */
+function maker_of(int ...$ports): Closure
+{
+    return function (float $seconds) use (&$ports): Redis {
+        return maker(count($ports) > 1 ? array_shift($ports) : $ports[0])($seconds);
+    };
+}
+
+/** @return array<string, Redis|Predis\Client> a client of each kind, by its name */
+function clients(): array
+{
+    return ['phpredis' => connection(), 'Predis' => new Predis\Client(['host' => HOST, 'port' => port()])];
+}
+
+function raw(Redis|Predis\Client $client, string ...$words): mixed
+{
+    return $client instanceof Redis ? $client->rawCommand(...$words) : $client->executeRaw($words);
+}
+
 function locks(mixed ...$options): Locks
 {
     return new Locks(maker(), ...$options);
@@ -82,10 +101,34 @@ function call(string|int ...$words): mixed
     return $reply === [] ? null : $reply;
 }
 
+/** @return array<string, mixed> fields of a flat reply */
+function fields(array $words): array
+{
+    return array_column(array_chunk($words, 2), 1, 0);
+}
+
 function waiters(string $key): int
 {
-    $info = call('LOCK.INFO', $key) ?? ['waiters', 0];
-    return $info[array_search('waiters', $info, true) + 1];
+    return fields(call('LOCK.INFO', $key) ?? [])['waiters'] ?? 0;
+}
+
+/** @return array<string, mixed> what the server says of the first holder */
+function holder(string $key): array
+{
+    return fields(fields(call('LOCK.INFO', $key))['holders'][0]);
+}
+
+/** Returns what is left of the first holder's lease, in seconds. */
+function left(string $key): float
+{
+    return call('LOCK.CHECK', $key, holder($key)['token']) / 1000;
+}
+
+/** Checks that a late command of a token that was left is turned away. */
+function turned_away(string $key, string $token): void
+{
+    $late = thrown(fn () => call('LOCK.ACQUIRE', $key, $token, 'PX', 60000));
+    same([1, null], [preg_match('/^LEFT/', $late->getMessage()), call('LOCK.INFO', $key)], 'a late command');
 }
 
 /** Starts a proxy that ends a connection in place of this command, or of its reply, once. Returns its port. */
@@ -215,6 +258,13 @@ function outputs_of_two(string $program): array
     return array_map(stream_get_contents(...), $outputs);
 }
 
+/** @return list<list<string>> the cells of the table under a heading of a page */
+function table_of(string $page, string $heading): array
+{
+    preg_match("/^## $heading\n\n(.*?)\n\n/ms", file_get_contents(__DIR__ . "/../../../docs/migrate/$page"), $table);
+    return array_map(fn (string $row) => preg_split('/ *\| */', trim($row, '| ')), array_slice(explode("\n", $table[1]), 2));
+}
+
 /**
  * Returns the calls of the table of a page, those of a lock with their `$lock`. A call that changes is
  * in the last column.
@@ -223,15 +273,13 @@ function outputs_of_two(string $program): array
  */
 function calls_of(string $page): array
 {
-    preg_match('/^## Call by call\n\n(.*?)\n\n/ms', file_get_contents(__DIR__ . "/../../../docs/migrate/$page"), $table);
-    $lines = array_slice(explode("\n", $table[1]), 2);
     $whole = fn (string $call) => preg_match('/^(\$|new |\w+::|serialize)/', $call) ? $call : "\$lock->$call";
-    $calls = function (string $line) use ($whole): array {
-        [$before, , $here] = preg_split('/ *\| */', trim($line, '| '));
+    $calls = function (array $cells) use ($whole): array {
+        [$before, , $here] = $cells;
         preg_match_all('/`([^`]+\))`/', str_contains($here, ')`') ? $here : $before, $found);
         return array_map($whole, $found[1]);
     };
-    return array_merge(...array_map($calls, $lines));
+    return array_merge(...array_map($calls, table_of($page, 'Call by call')));
 }
 
 /** @return resource the program's output */
@@ -242,6 +290,12 @@ function started(string $program)
     // Keeps a reference, because PHP would otherwise wait here for the program's end.
     $GLOBALS['started'][] = proc_open($command, [$input, ['pipe', 'w'], ['redirect', 1]], $pipes);
     return $pipes[1];
+}
+
+/** Runs a program, and returns what it prints. */
+function said_by(string $program): string
+{
+    return stream_get_contents(started($program));
 }
 
 /** Runs every function whose name begins with `test_` and has this part, and ends the program. */

@@ -6,19 +6,10 @@
 
 declare(strict_types=1);
 
-use RedisLock\Cancelled;
-use RedisLock\Deadlock;
-use RedisLock\Grant;
-use RedisLock\Lock;
-use RedisLock\LockException;
-use RedisLock\LockLost;
-use RedisLock\Locks;
-use RedisLock\ModuleMissing;
-use RedisLock\NotAcquired;
-use RedisLock\NotHeld;
-use RedisLock\NotReplicated;
-use RedisLock\Observer;
-use RedisLock\Unavailable;
+use RedisLock\{
+    Cancelled, Deadlock, Grant, Lock, LockException, LockLost, Locks, ModuleMissing, NotAcquired,
+    NotHeld, NotReplicated, Observer, Unavailable,
+};
 
 require __DIR__ . '/../autoload.php';
 require __DIR__ . '/predis.php';

@@ -5,15 +5,9 @@
 
 declare(strict_types=1);
 
-use RedisLock\Grant;
-use RedisLock\Lock;
-use RedisLock\LockException;
-use RedisLock\LockLost;
-use RedisLock\Locks;
-use RedisLock\NotHeld;
-use RedisLock\Observer;
-use RedisLock\ServerError;
-use RedisLock\Unavailable;
+use RedisLock\{
+    Grant, Lock, LockException, LockLost, Locks, NotHeld, Observer, ServerError, Unavailable,
+};
 
 require __DIR__ . '/../autoload.php';
 require __DIR__ . '/predis.php';
@@ -97,28 +91,15 @@ function kill_others(Redis $redis): void
     $redis->rawCommand('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
 }
 
-function test_the_settings_of_the_client_change_no_command_and_stay(): void
-{
-    with_busy_client(function (Redis $redis): void {
-        $before = settings_of($redis);
-        $redis->rawCommand('NOSUCH');
-        $locks = new Locks($redis);
-        $grant = $locks->lock('k', data: 'why')->acquire();
-        same([null, null], [$locks->lock('k')->tryAcquire(), $redis->getLastError()], 'another one, the error before');
-        $redis->set('v', ['a value']);
-        same([true, true, ['a value']], [$grant->extend(60.0), $grant->release(), $redis->get('v')], 'extended, released');
-        same($before, settings_of($redis), 'the settings');
-    });
-}
-
 /** phpredis fails for good after a lost connection, and takes a late reply for the next one. */
-function test_the_client_is_as_before_after_an_outage(): void
+function test_the_settings_of_the_client_change_no_command_and_stay_after_an_outage(): void
 {
     with_busy_client(function (Redis $redis, Redis $other): void {
         $before = settings_of($redis);
         $locks = new Locks($redis, commandTimeout: 0.4);
         $set_password = fn (string $password) => $other->rawCommand('CONFIG', 'SET', 'requirepass', $password);
         $outages = [
+            'an error of the program' => fn () => $redis->rawCommand('NOSUCH'),
             'in the program, before the first lock' => function () use ($redis, $other): void {
                 kill_others($other);
                 thrown(fn () => $redis->get('v'));
@@ -135,9 +116,11 @@ function test_the_client_is_as_before_after_an_outage(): void
         ];
         foreach ($outages as $how => $break) {
             $break();
-            same(true, $locks->lock('k')->acquire()->release(), "$how: released");
-            $redis->set('v', $how);
-            same([$how, $before], [$redis->get('v'), settings_of($redis)], "$how: the settings");
+            $grant = $locks->lock('k', data: 'why')->acquire();
+            same([null, null], [$locks->lock('k')->tryAcquire(), $redis->getLastError()], "$how: another one, its error");
+            same([true, true], [$grant->extend(60.0), $grant->release()], "$how: extended, released");
+            $redis->set('v', [$how]);
+            same([[$how], $before], [$redis->get('v'), settings_of($redis)], "$how: the settings");
         }
     });
 }
@@ -164,9 +147,8 @@ function test_a_transaction_or_a_pipeline_of_the_program_is_a_clear_error(): voi
         same([LogicException::class, 1], [$thrown::class, preg_match('/MULTI or a pipeline/', $thrown->getMessage())], "$thrown");
         same([true], $redis->exec(), "what mode $mode had to do");
     }
-    $clients = ['phpredis' => $redis, 'Predis' => new Predis\Client(['host' => HOST, 'port' => port()])];
-    foreach ($clients as $name => $client) {
-        $client instanceof Redis ? $client->rawCommand('MULTI') : $client->executeRaw(['MULTI']);
+    foreach (clients() as $name => $client) {
+        raw($client, 'MULTI');
         $thrown = thrown(fn () => (new Locks($client))->lock('k')->tryAcquire());
         same([LogicException::class, 1], [$thrown::class, preg_match('/transaction/', $thrown->getMessage())], "$name: $thrown");
         same(null, call('LOCK.INFO', 'k'), "$name: nothing is left");
@@ -209,9 +191,11 @@ function test_the_end_of_the_program_releases_its_locks(): void
 {
     $start = program_with_locks() . '$grants = array_map(fn ($key) => $locks->lock($key)->acquire(), ["a", "b", "c"]);'
         . 'echo count(array_filter($grants)), " held\n";';
-    $ends = ['its last line' => '', 'an exit' => 'exit(1);', 'an exception' => 'throw new Exception("of the program");'];
+    $fails = '$make(1.0)->rawCommand("REPLICAOF", "127.0.0.1", "1"); try { $grants[0]->release(); }'
+        . ' catch (RedisLock\Unavailable) { $make(1.0)->rawCommand("REPLICAOF", "NO", "ONE"); }';
+    $ends = ['a release that failed' => $fails, 'its last line' => '', 'an exit' => 'exit(1);', 'an exception' => 'throw new Exception("of the program");'];
     foreach ($ends as $how => $end) {
-        $said = stream_get_contents(started("$start $end"));
+        $said = said_by("$start $end");
         same([true, 0], [str_starts_with($said, "3 held\n"), preg_match('/dropped/', $said)], "$how: $said");
         same(0, call('DBSIZE'), "locks after $how");
     }
@@ -288,23 +272,18 @@ function connected_clients(): array
 {
     $redis = connection();
     $redis->select(3);
-    $predis = new Predis\Client(['host' => HOST, 'port' => port()]);
     $nodes = [HOST . ':' . cluster()];
     $cluster = new RedisCluster(null, $nodes, 1.0, 1.0);
+    $predis = new Predis\Client(['host' => HOST, 'port' => port()]);
     $predisCluster = new Predis\Client($nodes, ['cluster' => 'redis']);
     $sentinels = new Predis\Client(['tcp://' . HOST . ':' . sentinel()], ['replication' => 'sentinel', 'service' => 'mymaster']);
+    $id = fn ($connection) => $connection->executeCommand(Predis\Command\RawCommand::create('CLIENT', 'ID'));
     return [
         'phpredis' => [$redis, fn () => $redis->rawCommand('CLIENT', 'ID')],
         'phpredis, cluster' => [$cluster, fn () => $cluster->rawCommand('k', 'CLIENT', 'ID')],
-        'Predis' => [$predis, fn () => $predis->executeRaw(['CLIENT', 'ID'])],
-        'Predis, cluster' => [
-            $predisCluster,
-            fn () => $predisCluster->getConnection()->getConnectionBySlot(0)->executeCommand(Predis\Command\RawCommand::create('CLIENT', 'ID')),
-        ],
-        'Predis, sentinels' => [
-            $sentinels,
-            fn () => $sentinels->getConnection()->getMaster()->executeCommand(Predis\Command\RawCommand::create('CLIENT', 'ID')),
-        ],
+        'Predis' => [$predis, fn () => $id($predis->getConnection())],
+        'Predis, cluster' => [$predisCluster, fn () => $id($predisCluster->getConnection()->getConnectionBySlot(0))],
+        'Predis, sentinels' => [$sentinels, fn () => $id($sentinels->getConnection()->getMaster())],
     ];
 }
 
@@ -333,7 +312,7 @@ function test_a_grant_of_another_token_is_an_outage_that_ends_the_connection(): 
             return $isLie ? $foreign : replied($words, $server);
         });
         $grant = (new Locks(maker($port)))->lock('k')->acquire();
-        same([$grant->token(), $grant->fence], [call('LOCK.INFO', 'k')[3][0][1], call('LOCK.INFO', 'k')[3][0][3]], 'the holder');
+        same([$grant->token(), $grant->fence], [holder('k')['token'], holder('k')['fence']], 'the holder');
         same(true, $grant->release(), 'released');
     }
 }
@@ -372,7 +351,7 @@ function test_a_session_has_a_connection_of_its_own_if_a_function_makes_it(): vo
     [$first, $second] = [$locks->lock('a', session: true)->acquire(), $locks->lock('b', session: true)->acquire()];
     same(3, connections() - $before, 'connections');
     same(true, $first->release(), 'released');
-    unset($first);
+    until('its connection is closed', fn () => connections() - $before === 2);
     same([true, INF], [$second->owned(), $second->left()], 'the other one');
     call('ACL', 'SETUSER', 'default', '-lock.extend');
     $thrown = thrown(fn () => $second->extend(10.0));
@@ -384,10 +363,7 @@ function test_a_session_has_a_connection_of_its_own_if_a_function_makes_it(): vo
 
 function test_a_session_that_gets_no_connection_of_its_own_fails_in_time(): void
 {
-    $makers = [maker(), maker(free_port())];
-    $locks = new Locks(function (float $seconds) use (&$makers): Redis {
-        return (count($makers) > 1 ? array_shift($makers) : $makers[0])($seconds);
-    }, commandTimeout: 5.0);
+    $locks = new Locks(maker_of(port(), free_port()), commandTimeout: 5.0);
     [$thrown, $took] = timed(fn () => thrown(fn () => $locks->lock('k', session: true)->acquire(0.3)));
     same(Unavailable::class, $thrown::class, 'thrown');
     in_time(0.3, $took, 'thrown');
@@ -401,10 +377,7 @@ function test_a_session_whose_tie_gets_no_reply_has_another_token(): void
         str_contains($words, 'SESSION') && usleep(1_500_000);
         return replied($words, $server);
     });
-    $ports = [port(), $held_back, port()];
-    $locks = new Locks(function (float $seconds) use (&$ports): Redis {
-        return maker(array_shift($ports))($seconds);
-    }, commandTimeout: 3.0);
+    $locks = new Locks(maker_of(port(), $held_back, port()), commandTimeout: 3.0);
     $grant = $locks->lock('k', session: true, lease: 60.0)->acquire();
     usleep(1_000_000);
     same([false, true], [$grant->isLost(), $grant->owned()], 'lost, held');
@@ -413,7 +386,7 @@ function test_a_session_whose_tie_gets_no_reply_has_another_token(): void
 
 function test_a_session_is_lost_with_the_connection_of_the_programs_client(): void
 {
-    foreach (['phpredis' => connection(), 'Predis' => new Predis\Client(['host' => HOST, 'port' => port()])] as $name => $client) {
+    foreach (clients() as $name => $client) {
         $heard = new Heard();
         $locks = new Locks($client, commandTimeout: 0.4, observer: $heard);
         $grant = $locks->lock('k', session: true)->acquire();
@@ -422,7 +395,7 @@ function test_a_session_is_lost_with_the_connection_of_the_programs_client(): vo
         same([true, 0.0], [$grant->isLost(), $grant->left()], "$name: after a late reply");
         same([false, ['granted', 'lost']], [$grant->release(), $heard->lines], "$name: released, heard");
         $grant = $locks->lock('k', session: true)->acquire();
-        $client instanceof Redis ? $client->rawCommand('MULTI') : $client->executeRaw(['MULTI']);
+        raw($client, 'MULTI');
         thrown(fn () => $locks->lock('other')->isLocked());
         same([true, false], [$grant->isLost(), $grant->release()], "$name: after a transaction");
         $grant = $locks->lock('k', session: true)->acquire();
@@ -446,10 +419,7 @@ function test_a_session_whose_release_never_arrives_ends_with_its_connection(): 
     $proxy = proxy(function (string $words, $server): string {
         return str_contains($words, 'LOCK.RELEASE') ? (string) usleep(1_000_000) : replied($words, $server);
     });
-    $ports = [port(), $proxy];
-    $locks = new Locks(function (float $seconds) use (&$ports): Redis {
-        return maker(count($ports) > 1 ? array_shift($ports) : $ports[0])($seconds);
-    }, commandTimeout: 0.4);
+    $locks = new Locks(maker_of(port(), $proxy), commandTimeout: 0.4);
     $grant = $locks->lock('k', session: true, lease: 60.0)->acquire();
     same(Unavailable::class, thrown($grant->release(...))::class, 'thrown');
     until('it is released', fn () => call('LOCK.INFO', 'k') === null);
@@ -464,8 +434,6 @@ function test_a_session_ends_with_an_extension_that_gets_no_reply(): void
     until('it is released', fn () => call('LOCK.INFO', 'k') === null);
     same(false, $grant->release(), 'released');
 }
-
-
 
 function test_a_failed_release_is_repeated_with_a_later_call(): void
 {
@@ -503,14 +471,6 @@ function test_a_release_that_fails_in_the_handler_of_a_signal_is_repeated_too():
     same([null, null], [call('LOCK.INFO', 'a'), call('LOCK.INFO', 'b')], 'the locks');
 }
 
-function test_a_failed_release_is_repeated_at_the_end_of_the_program(): void
-{
-    $program = program_with_locks('commandTimeout: 0.3') . '$grant = $locks->lock("k")->acquire(); $other = $make(1.0);'
-        . '$other->rawCommand("REPLICAOF", "127.0.0.1", "1"); try { $grant->release(); } catch (RedisLock\Unavailable) { echo "unavailable"; }'
-        . '$other->rawCommand("REPLICAOF", "NO", "ONE");';
-    same(['unavailable', null], [stream_get_contents(started($program)), call('LOCK.INFO', 'k')], 'what it said, the lock');
-}
-
 function test_an_exception_of_the_function_that_makes_the_client_stays_as_it_is(): void
 {
     $own = new RuntimeException('DNS has no such name');
@@ -537,19 +497,20 @@ function test_a_loss_is_told_once_by_the_call_that_finds_it(): void
     until('it is lost', fn () => $grant->isLost());
     same([true, 0.0], [call('LOCK.INFO', 'k') !== null, $grant->left()], 'the server has it for the margin, left');
     same([false, false, ['granted', 'lost']], [$grant->extend(5.0), $grant->release(), $heard->lines], 'extended, released, heard');
-    $thrown = thrown(fn () => locks()->lock('gone')->using(fn () => call('DEL', 'gone')));
-    same(LockLost::class, $thrown::class, 'a block');
+    $lock = locks()->lock('gone');
+    same(LockLost::class, thrown(fn () => $lock->using(fn () => call('DEL', 'gone')))::class, 'a block');
+    $own = new DomainException('of the work');
+    same($own, thrown(fn () => $lock->using(fn () => call('DEL', 'gone') ? throw $own : null)), 'a block that fails');
 }
 
+/** The conformance suite has the values of options. */
 function test_wrong_arguments_are_refused_before_anything_is_sent(): void
 {
+    $grant = locks()->lock('k', lease: 5.0, margin: 2.0)->acquire();
     $locks = new Locks(fn () => throw new Exception('connected'));
     $wrong = [
-        'keys must not be empty' => fn () => $locks->lock([]),
-        'keys must be different' => fn () => $locks->lock(['a', 'a']),
-        'permits must not be greater' => fn () => $locks->lock('k', limit: 1, permits: 2),
         'margin must be' => fn () => $locks->lock('k', lease: 1.0, margin: 1.0),
-        'wait must be' => fn () => $locks->lock('k')->acquire(-1.0),
+        'lease must be' => fn () => $grant->extend(1.5),
         'token must have' => fn () => $locks->adopt('k', '', 1),
         'redis must be connected' => fn () => new Locks(new Redis()),
         "Predis's PredisCluster" => fn () => new Locks(new Predis\Client(['tcp://a', 'tcp://b'], ['cluster' => 'predis'])),
@@ -560,9 +521,6 @@ function test_wrong_arguments_are_refused_before_anything_is_sent(): void
     }
     same(TypeError::class, thrown(fn () => new Locks(new stdClass()))::class, 'another object');
     same(TypeError::class, thrown(fn () => (new Locks(fn () => new stdClass()))->lock('k')->tryAcquire())::class, 'made');
-    $grant = locks()->lock('k', lease: 5.0, margin: 2.0)->acquire();
-    same(InvalidArgumentException::class, thrown(fn () => $grant->extend(1.5))::class, 'a lease below the margin');
-    $grant->release();
 }
 
 /** The texts without errors are in the conformance suite. */
@@ -643,16 +601,14 @@ function sentinel(): int
     return $port ??= (int) order('sentinel', 'mymaster', port())[0];
 }
 
-function test_a_first_lock_of_the_readme_is_waited_for(): void
+function test_the_programs_of_the_readme_do_what_it_says(): void
 {
-    $said = outputs_of_two(programs(README)[0]);
-    same(1, preg_match_all('/^got it, fence (\d+)\nreleased: true\n$/', $said[0], $first), $said[0]);
-    same(1, preg_match_all('/^got it, fence (\d+)\nreleased: true\n$/', $said[1], $second), $said[1]);
-    same(true, $first[1][0] < $second[1][0], 'they rise');
-}
-
-function test_the_calls_of_the_readme_do_what_it_says(): void
-{
+    [$first, $calls, $log] = programs(README);
+    $fences = array_map(function (string $said): int {
+        same(1, preg_match_all('/^got it, fence (\d+)\nreleased: true\n$/', $said, $found), $said);
+        return (int) $found[1][0];
+    }, outputs_of_two($first));
+    same(true, $fences[0] < $fences[1], 'they rise');
     $expected = <<<'SAID'
         fence: a number
         extended: true
@@ -669,13 +625,8 @@ function test_the_calls_of_the_readme_do_what_it_says(): void
         session: true
 
         SAID;
-    same($expected, stream_get_contents(started(programs(README)[1])), 'what it said');
-}
-
-function test_the_log_of_the_readme_says_what_happens(): void
-{
-    $expected = "granted: [\"orders:42\"]\nwaited: not acquired\n";
-    same($expected, stream_get_contents(started(programs(README)[2])), 'what it said');
+    same($expected, said_by($calls), 'what the calls said');
+    same("granted: [\"orders:42\"]\nwaited: not acquired\n", said_by($log), 'what the log said');
 }
 
 function test_the_clients_of_the_readme_serve(): void
@@ -693,19 +644,18 @@ function test_the_clients_of_the_readme_serve(): void
             $start .= 'require ' . var_export(realpath(__DIR__ . "/../$file"), true) . ';';
         }
         $use = 'echo $locks->lock("k")->using(fn () => "served");';
-        same('served', stream_get_contents(started($start . strtr($part, $here) . $use)), $part);
+        same('served', said_by($start . strtr($part, $here) . $use), $part);
     }
 }
 
 /** Each call in PHP's column of the table. */
 function test_the_calls_of_the_page_of_set_nx_work(): void
 {
-    preg_match('/^## With a client library\n\n(.*?)\n\n/ms', file_get_contents(__DIR__ . '/../../../docs/migrate/set-nx.md'), $found);
-    $lines = array_slice(explode("\n", $found[1]), 2);
-    $calls = array_map(fn (string $line) => trim(array_slice(explode(' | ', trim($line, '| ')), -1)[0], '`'), $lines);
-    same(5, count($calls), 'calls');
     $lock = locks()->lock('orders:42');
-    foreach ($calls as $call) {
+    $rows = table_of('set-nx.md', 'With a client library');
+    same(5, count($rows), 'calls');
+    foreach ($rows as $cells) {
+        $call = trim(end($cells), '`');
         // Each call after an acquire is one of that grant.
         str_contains($call, 'cquire') || $grant ??= $lock->acquire();
         eval("\$result = $call;");

@@ -29,12 +29,11 @@ function cpu_of(callable $pair): float
 
 function test_a_pair_takes_at_most_twice_the_cpu_of_raw_commands(): void
 {
-    foreach (['phpredis' => connection(), 'Predis' => new Predis\Client(['host' => HOST, 'port' => port()])] as $name => $client) {
+    foreach (clients() as $name => $client) {
         $lock = (new Locks($client))->lock('k');
-        $send = fn (array $words) => $client instanceof Redis ? $client->rawCommand(...$words) : $client->executeRaw($words);
-        $raw = function () use ($send): void {
-            $send(['LOCK.ACQUIRE', 'raw', 't', 'PX', '30000']);
-            $send(['LOCK.RELEASE', 'raw', 't']);
+        $raw = function () use ($client): void {
+            raw($client, 'LOCK.ACQUIRE', 'raw', 't', 'PX', '30000');
+            raw($client, 'LOCK.RELEASE', 'raw', 't');
         };
         $ours = fn () => $lock->acquire()->release();
         $ratios = array_map(fn () => cpu_of($ours) / cpu_of($raw), range(1, 5));

@@ -12,13 +12,8 @@ use Illuminate\Contracts\Cache\LockTimeoutException;
 use Illuminate\Redis\RedisManager;
 use Illuminate\Support\Facades\Cache;
 use Illuminate\Support\Facades\Facade;
-use RedisLock\Laravel\Lock;
-use RedisLock\Laravel\LockServiceProvider;
-use RedisLock\Laravel\LockStore;
-use RedisLock\Locks;
-use RedisLock\NotAcquired;
-use RedisLock\ServerError;
-use RedisLock\Unavailable;
+use RedisLock\Laravel\{Lock, LockServiceProvider, LockStore};
+use RedisLock\{Locks, NotAcquired, ServerError, Unavailable};
 
 // Laravel 8 wasn't written for PHP 8.2.
 error_reporting(E_ALL & ~E_DEPRECATED);
@@ -68,14 +63,7 @@ function test_a_lock_excludes_others_until_its_release_by_anyone(): void
     $lock->forceRelease();
     same([false, null], [$other->refresh(30), $other->fence()], 'refreshed after its forced release, the fence');
     same([true, true], [$lock->get(), $lock->refresh(90)], 'acquired anew, refreshed');
-    same(true, call('LOCK.CHECK', 'k', locks()->lock('k')->holders()[0]->token()) > 80000, 'the server knows it');
-}
-
-function test_two_locks_with_the_same_owner_exclude_each_other(): void
-{
-    [$lock, $other] = [cache_lock(30, 'job-7'), cache_lock(30, 'job-7')];
-    same([true, false], [$lock->get(), $other->get()], 'acquired');
-    same(LockTimeoutException::class, thrown(fn () => $other->block(1.0))::class, 'waited for');
+    same(true, left('k') > 80.0, 'the server knows it');
 }
 
 function test_the_owner_releases_and_refreshes_in_another_process(): void
@@ -95,14 +83,12 @@ function test_the_owner_releases_and_refreshes_in_another_process(): void
 
 function test_a_command_that_comes_after_the_release_is_turned_away(): void
 {
-    $releases = ['the object' => fn (Lock $lock) => $lock->release(), 'its owner' => fn () => cache_lock(30, 'job-7')->release()];
-    foreach ($releases as $who => $release) {
+    foreach ([fn (Lock $lock) => $lock->release(), fn () => cache_lock(30, 'job-7')->release()] as $release) {
         $lock = new Lock(new Locks(maker(proxy_that_loses('reply', 'LOCK.ACQUIRE'))), 'k', 30, 'job-7');
         $lock->get();
-        $token = call('LOCK.INFO', 'k')[3][0][1];
+        $token = holder('k')['token'];
         $release($lock);
-        $late = thrown(fn () => call('LOCK.ACQUIRE', 'k', $token, 'PX', 60000));
-        same([1, null], [preg_match('/^LEFT/', $late->getMessage()), call('LOCK.INFO', 'k')], $who);
+        turned_away('k', $token);
     }
 }
 
@@ -176,20 +162,21 @@ function test_a_lock_without_a_time_ends_after_a_day(): void
 {
     $lock = cache_lock(0);
     $lock->get();
-    same(24, (int) ceil(call('LOCK.CHECK', 'k', call('LOCK.INFO', 'k')[3][0][1]) / 3600000), 'hours');
+    same(24, (int) ceil(left('k') / 3600), 'hours');
     $lock->refresh(10);
     $lock->refresh();
-    same(24, (int) ceil(call('LOCK.CHECK', 'k', locks()->lock('k')->holders()[0]->token()) / 3600000), 'hours after the refresh');
+    same(24, (int) ceil(left('k') / 3600), 'hours after the refresh');
 }
 
-function test_a_lock_that_is_over_is_not_released_for_its_next_holder(): void
+function test_two_locks_with_the_same_owner_exclude_each_other(): void
 {
-    $lock = cache_lock(0.2, 'job-7');
+    $lock = cache_lock(0.5, 'job-7');
     $lock->get();
     $next = cache_lock(30, 'job-7');
-    same(true, $next->block(10), 'acquired by the next one');
+    same(false, $next->get(), 'acquired by another one with this name');
+    same(true, $next->block(10), 'acquired when the lease is over');
     same([false, false], [$lock->release(), $lock->refresh(9)], 'released, refreshed');
-    same(true, call('LOCK.INFO', 'k') !== null, 'the next one holds it');
+    same(LockTimeoutException::class, thrown(fn () => cache_lock(30, 'job-7')->block(0.1))::class, 'the next one holds it');
 }
 
 function test_neither_the_end_of_the_object_nor_of_a_fork_releases_the_lock(): void
@@ -199,7 +186,7 @@ function test_neither_the_end_of_the_object_nor_of_a_fork_releases_the_lock(): v
     $owner = $lock->owner();
     pcntl_waitpid($child = pcntl_fork() ?: exit(0), $status);
     unset($lock);
-    same($owner, call('LOCK.INFO', 'k')[3][0][17], 'the owner');
+    same($owner, holder('k')['data'], 'the owner');
     same(true, cache_lock(0, $owner)->release(), 'released by its owner');
 }
 
@@ -306,7 +293,7 @@ function test_the_programs_of_the_readme_and_the_page_do_what_they_say(): void
 {
     same(array_fill(0, 2, "got it\nreleased\n"), outputs_of_two(programs(README)[0]), 'what they said');
     $page = programs(__DIR__ . '/../../../../docs/migrate/laravel.md');
-    $said = array_map(fn (string $program) => stream_get_contents(started($program)), $page);
+    $said = array_map(said_by(...), $page);
     same(["held\nowner: true\nrestored: true\n"], $said, 'the page');
 }
 

@@ -9,11 +9,10 @@ use RedisLock\Symfony\RedisLockStore;
 use Symfony\Component\Config\FileLocator;
 use Symfony\Component\DependencyInjection\ContainerBuilder;
 use Symfony\Component\DependencyInjection\Loader\YamlFileLoader;
-use Symfony\Component\Lock\Exception\InvalidTtlException;
-use Symfony\Component\Lock\Exception\LockAcquiringException;
-use Symfony\Component\Lock\Exception\LockConflictedException;
-use Symfony\Component\Lock\Exception\LockExpiredException;
-use Symfony\Component\Lock\Exception\LockStorageException;
+use Symfony\Component\Lock\Exception\{
+    InvalidTtlException, LockAcquiringException, LockConflictedException, LockExpiredException,
+    LockStorageException,
+};
 use Symfony\Component\Lock\Key;
 use Symfony\Component\Lock\LockFactory;
 use Symfony\Component\Lock\Store\CombinedStore;
@@ -142,7 +141,7 @@ function test_another_process_goes_on_with_a_serialized_key(): void
         $store->putOffExpiration($key, 90.0);
         return $store->exists($key) . ' ' . $store->fence($key);
     });
-    same('1 ' . call('LOCK.INFO', 'k')[3][0][3], $answer, 'held there, with its fence');
+    same('1 ' . holder('k')['fence'], $answer, 'held there, with its fence');
     [$store, $key, $late] = [store(), unserialize($written), unserialize($written)];
     $store->save($key);
     same(true, $store->exists($key), 'saved again');
@@ -208,10 +207,9 @@ function test_a_command_that_comes_after_the_release_is_turned_away(): void
     foreach (['k' => false, 'serialized' => true] as $name => $isSerialized) {
         $store = new RedisLockStore(new Locks(maker(proxy_that_loses('reply', 'LOCK.ACQUIRE'))));
         $key = saved($store, $name);
-        $token = call('LOCK.INFO', $name)[3][0][1];
+        $token = holder($name)['token'];
         $isSerialized ? store()->delete(unserialize(serialize($key))) : $store->delete($key);
-        $late = thrown(fn () => call('LOCK.ACQUIRE', $name, $token, 'PX', 60000));
-        same([1, null], [preg_match('/^LEFT/', $late->getMessage()), call('LOCK.INFO', $name)], $name);
+        turned_away($name, $token);
     }
 }
 
@@ -243,16 +241,6 @@ function test_a_server_that_stands_still_is_an_outage_in_time(): void
     same(true, $store->exists($key), 'saved anew');
 }
 
-function test_a_failed_change_of_the_mode_leaves_no_lock_behind(): void
-{
-    $store = store();
-    $key = new Key('k');
-    $store->saveRead($key);
-    same(LockStorageException::class, stopped(fn () => thrown(fn () => $store->save($key)))::class, 'thrown');
-    same([false, false], [$key->hasState(RedisLockStore::class), $store->exists($key)], 'the store knows it');
-    until('the server knows it', fn () => call('LOCK.INFO', 'k') === null);
-}
-
 function test_a_command_that_comes_after_a_failed_change_of_the_mode_is_turned_away(): void
 {
     $port = proxy(function (string $words, $server): ?string {
@@ -263,9 +251,9 @@ function test_a_command_that_comes_after_a_failed_change_of_the_mode_is_turned_a
     $store->saveRead($key);
     $token = $key->getState(RedisLockStore::class)[0];
     same(LockStorageException::class, thrown(fn () => $store->save($key))::class, 'thrown');
-    until('it is released', fn () => call('LOCK.INFO', 'k') === null);
-    $late = thrown(fn () => call('LOCK.ACQUIRE', 'k', $token, 'PX', 60000));
-    same([1, null], [preg_match('/^LEFT/', $late->getMessage()), call('LOCK.INFO', 'k')], 'late');
+    same([false, false], [$key->hasState(RedisLockStore::class), $store->exists($key)], 'the store knows it');
+    until('the server knows it', fn () => call('LOCK.INFO', 'k') === null);
+    turned_away('k', $token);
 }
 
 /** The first try to make up for the release is lost. */
@@ -338,9 +326,9 @@ function test_the_programs_of_the_readme_and_the_page_do_what_they_say(): void
 {
     [$first, $fence] = programs(README);
     same(array_fill(0, 2, "got it\nreleased\n"), outputs_of_two($first), 'what they said');
-    same("fenced\n", stream_get_contents(started($fence)), 'the fence');
+    same("fenced\n", said_by($fence), 'the fence');
     $page = programs(__DIR__ . '/../../../../docs/migrate/symfony-lock.md');
-    same(["held\n"], array_map(fn (string $program) => stream_get_contents(started($program)), $page), 'the page');
+    same(["held\n"], array_map(said_by(...), $page), 'the page');
 }
 
 function test_each_call_of_the_page_works(): void
