@@ -1,4 +1,7 @@
-"""Servers with the module. REDIS_LOCK_RIG names the program that starts them."""
+"""Servers with the module, and the library for threads and for tasks.
+
+REDIS_LOCK_RIG names the program that starts servers.
+"""
 
 import asyncio
 import contextlib
@@ -6,13 +9,17 @@ import functools
 import inspect
 import os
 import subprocess
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import ConnectionError, Redis
+from redis.asyncio import Redis as AsyncRedis
 
-from redislock import Observer
+from redislock import Locks, Observer
+from redislock.asyncio import Locks as AsyncLocks
+
+KEY = "k"
 
 
 def until(what, is_so, patience=20.0):
@@ -30,6 +37,11 @@ async def until_task(what, is_so, patience=20.0):
         await asyncio.sleep(0.005)
 
 
+async def elapse(seconds):
+    end = time.monotonic() + seconds
+    await until_task("the time has passed", lambda: time.monotonic() > end)
+
+
 async def done(result):
     """Return the result of a call for threads or for tasks."""
     return await result if inspect.isawaitable(result) else result
@@ -37,48 +49,23 @@ async def done(result):
 
 def in_thread(act, *args, **options):
     """Start a call in another thread. Return a function that gives its result or its error."""
-    result = []
-
-    def run():
-        try:
-            result.append((act(*args, **options), None))
-        except BaseException as error:
-            result.append((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def outcome():
-        thread.join(20)
-        assert result, "the call hasn't ended"
-        value, error = result[0]
-        if error is not None:
-            raise error
-        return value
-
-    return outcome
+    threads = ThreadPoolExecutor(1)
+    future = threads.submit(act, *args, **options)
+    threads.shutdown(wait=False)
+    return functools.partial(future.result, 20)
 
 
 class Notes(Observer):
-    """Notes the events that it hears of."""
+    """Notes the fences of losses, and the outages."""
 
     def __init__(self):
-        self.seen = []
-
-    def waited(self, lock, seconds, outcome):
-        self.seen.append(("waited", outcome))
-
-    def granted(self, grant):
-        self.seen.append(("granted", grant.fence))
+        self.losses, self.outages = [], []
 
     def lost(self, grant):
-        self.seen.append(("lost", grant.fence))
+        self.losses.append(grant.fence)
 
     def unavailable(self, error):
-        self.seen.append(("unavailable", str(error)))
-
-    def count(self, event):
-        return sum(it[0] == event for it in self.seen)
+        self.outages.append(error)
 
 
 @functools.cache
@@ -94,10 +81,6 @@ def order(*words):
     status, *reply = rig().stdout.readline().split() or ["nothing"]
     assert status == "ok", f"{words}: {status}"
     return reply
-
-
-def free_port():
-    return int(order("port")[0])
 
 
 class Server:
@@ -119,9 +102,9 @@ class Server:
     def is_free(self, key):
         return not self.info(key)
 
-    def left(self, grant):
+    def left(self, key, token):
         """Return the lease at the server in seconds."""
-        return self.redis.execute_command("LOCK.CHECK", grant.keys[0], grant.token) / 1000
+        return self.redis.execute_command("LOCK.CHECK", key, token) / 1000
 
     def connected(self):
         """Return how often clients have connected."""
@@ -135,10 +118,10 @@ class Server:
 
     @contextlib.contextmanager
     def allowing(self, *rules):
-        """Give the settings of a user with these rules."""
+        """Give a client of a user with these rules."""
         rules = ("on", "nopass", "~*", "&*", "+@all", *rules)
         self.redis.execute_command("ACL", "SETUSER", "u", *rules)
-        yield {"port": self.port, "username": "u", "password": ""}
+        yield Redis(port=self.port, username="u", password="")
         self.redis.execute_command("ACL", "DELUSER", "u")
 
     @contextlib.contextmanager
@@ -167,18 +150,73 @@ def server(shared_server):
 
 
 @pytest.fixture
-def own_server():
-    server = Server()
-    yield server
-    server.stop()
+def start():
+    """Start servers, which end after the test."""
+    servers = []
+
+    def started(*words):
+        servers.append(Server(*words))
+        return servers[-1]
+
+    yield started
+    for server in servers:
+        server.stop()
+
+
+class Kind:
+    """The library for threads, or that for tasks."""
+
+    def __init__(self, name):
+        self.is_tasks = name == "tasks"
+        self.Locks, self.Redis = (AsyncLocks, AsyncRedis) if self.is_tasks else (Locks, Redis)
+        self.threads = ThreadPoolExecutor(40)
+        self.closes = []
+
+    def locks(self, server, settings={}, **options):
+        """Make locks, which are closed after the test."""
+        self.client = self.Redis(**{"port": server.port, **settings})
+        # Long, because the machine may be busy.
+        locks = self.Locks(self.client, **{"command_timeout": 10, "observer": Notes(), **options})
+        self.closes += [it.aclose if self.is_tasks else it.close for it in (locks, self.client)]
+        return locks
+
+    def begin(self, call, *args):
+        """Begin a call in a thread or a task of its own."""
+        if self.is_tasks:
+            return asyncio.ensure_future(call(*args))
+        return asyncio.get_running_loop().run_in_executor(self.threads, call, *args)
+
+
+@pytest.fixture(params=["threads", "tasks"])
+def kind_name(request):
+    return request.param
 
 
 @pytest.fixture
-def sentinel(server):
-    """Start a Sentinel of the server, as mymaster. Return its port."""
-    sentinel = Server("sentinel", "mymaster", server.port)
-    yield sentinel.port
-    sentinel.stop()
+async def kind(kind_name):
+    kind = Kind(kind_name)
+    yield kind
+    for close in kind.closes:
+        await done(close())
+
+
+def in_use(locks):
+    """Return how many connections are out of their pools, except those for messages."""
+    listeners = [it._connection for it in getattr(locks._io, "_listeners", {}).values()]
+    return sum(
+        connection not in listeners
+        for pool in locks._io.pools.values()
+        for connection in pool._in_use_connections
+    )
+
+
+@pytest.fixture
+async def locks(kind, server):
+    """Make locks, after whose test the key is free, and no connection is in use."""
+    locks = kind.locks(server)
+    yield locks
+    await until_task("the key is free", lambda: server.is_free(KEY))
+    await until_task("no connection is in use", lambda: in_use(locks) == 0)
 
 
 @pytest.fixture

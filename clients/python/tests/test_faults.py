@@ -4,82 +4,34 @@ A call of a thread blocks the event loop of the test, which nothing else needs.
 """
 
 import asyncio
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import Notes, done, until_task
-from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
+from conftest import KEY, Notes, done, elapse, in_use, until, until_task
 from redis.exceptions import NoPermissionError, ResponseError
 
 from redislock import Locks, NotHeld, Unavailable
 from redislock._crowd import MOST_ASKING
-from redislock.asyncio import Locks as AsyncLocks
 
-KEY = "k"
-KINDS = pytest.mark.parametrize("kind", [Locks, AsyncLocks], ids=["threads", "tasks"])
-
-
-def locks_of(kind, server, **options):
-    client = Redis if kind is Locks else AsyncRedis
-    # Long, because the machine may be busy.
-    options = {"command_timeout": 10, "observer": Notes(), **options}
-    return kind(client(port=server.port), **options)
-
-
-@pytest.fixture(params=[Locks, AsyncLocks], ids=["threads", "tasks"])
-async def locks(server, request):
-    locks = locks_of(request.param, server)
-    yield locks
-    await done(locks.close() if request.param is Locks else locks.aclose())
-
-
-async def elapse(seconds):
-    began = time.monotonic()
-    await until_task("the time has passed", lambda: time.monotonic() > began + seconds)
-
-
-def in_use(locks):
-    """Return how many connections are out of their pools, except those for messages."""
-    listeners = [it._connection for it in getattr(locks._io, "_listeners", {}).values()]
-    return sum(
-        connection not in listeners
-        for pool in locks._io.pools.values()
-        for connection in pool._in_use_connections
-    )
+PLAIN_OR_SESSION = pytest.mark.parametrize("session", [False, True], ids=["plain", "session"])
 
 
 # --- replies that are lost ------------------------------------------------------------------------
 
 
 async def test_a_late_acquire_of_a_released_grant_is_turned_away(locks, server, lose_replies):
-    verb = "LOCK.ACQUIRE" if locks._io.blocks else "LOCK.QUEUE"
-    lost = lose_replies(locks._commands, verb)
+    lost = lose_replies(locks._commands, "LOCK.ACQUIRE" if locks._io.blocks else "LOCK.QUEUE")
     grant = await done(locks.lock(KEY).acquire())
     assert await done(grant.release())
     with pytest.raises(ResponseError, match="LEFT"):
         server.redis.execute_command(*lost[0])
-    assert server.is_free(KEY)
 
 
-@pytest.mark.parametrize("options", [{}, {"session": True}], ids=["plain", "session"])
-async def test_a_release_without_a_reply_was_a_release(locks, server, lose_replies, options):
-    grant = await done(locks.lock(KEY, **options).acquire())
+@PLAIN_OR_SESSION
+async def test_a_release_without_a_reply_was_a_release(locks, server, lose_replies, session):
+    grant = await done(locks.lock(KEY, session=session).acquire())
     lose_replies(locks._commands, "LOCK.RELEASE")
     assert await done(grant.release())
-    assert server.is_free(KEY)
-    await until_task("no connection is in use", lambda: in_use(locks) == 0)
-    assert locks._observer.count("lost") == 0
-
-
-async def test_a_release_without_a_reply_of_a_part_of_the_keys_is_a_loss(
-    locks, server, lose_replies
-):
-    grant = await done(locks.lock(["{k}1", "{k}2"]).acquire())
-    server.redis.delete("{k}1")
-    assert await done(grant.release()) is False
-    assert server.is_free("{k}2")
+    assert server.is_free(KEY) and not locks._observer.losses
 
 
 @pytest.mark.parametrize("arrive", [True, False])
@@ -87,9 +39,8 @@ async def test_at_least_is_kept_without_a_reply(locks, server, lose_replies, arr
     grant = await done(locks.lock(KEY, lease=60, at_least=20).acquire())
     lose_replies(locks._commands, "LOCK.EXTEND", arrive=arrive)
     assert await done(grant.release())
-    assert 15 < server.left(grant) <= 20
-    with pytest.raises(NotHeld):
-        await done(grant.release())
+    assert 15 < server.left(KEY, grant.token) <= 20
+    server.redis.delete(KEY)
 
 
 # --- sessions -------------------------------------------------------------------------------------
@@ -97,12 +48,10 @@ async def test_at_least_is_kept_without_a_reply(locks, server, lose_replies, arr
 
 async def test_a_session_without_its_connection_is_lost(locks, server):
     grant = await done(locks.lock(KEY, lease=2, session=True).acquire())
-    connection = grant._hold.lent[1]
-    await done(connection.disconnect())
+    await done(grant._hold.lent[1].disconnect())
     await until_task("the server has released it", lambda: server.is_free(KEY))
-    await until_task("the loss is told", lambda: locks._observer.count("lost"), 3)
+    await until_task("the loss is told", lambda: locks._observer.losses, 3)
     assert await done(grant.release()) is False
-    await until_task("no connection is in use", lambda: in_use(locks) == 0)
 
 
 async def test_a_late_tie_doesnt_end_a_later_grant(locks, server, lose_replies):
@@ -113,34 +62,30 @@ async def test_a_late_tie_doesnt_end_a_later_grant(locks, server, lose_replies):
         server.redis.execute_command("LOCK.ACQUIRE", KEY, lost[0][2])
     assert await done(grant.owned())
     assert await done(grant.release())
-    await until_task("no connection is in use", lambda: in_use(locks) == 0)
 
 
-async def test_a_session_that_cant_be_tied_leaves_nothing(locks, server, lose_replies):
+async def test_a_session_that_cant_be_tied_leaves_nothing(locks, lose_replies):
     locks._commands.command_timeout = 0.3
     lose_replies(locks._commands, "LOCK.EXTEND", 99)
     with pytest.raises(Unavailable):
         await done(locks.lock(KEY, session=True).acquire(0.5))
-    await until_task("it is released", lambda: server.is_free(KEY))
-    await until_task("no connection is in use", lambda: in_use(locks) == 0)
     assert not locks._io.keeper.held
 
 
-@KINDS
-async def test_a_session_outlives_a_server_that_stands_still(own_server, kind):
-    locks = locks_of(kind, own_server, command_timeout=0.5)
+async def test_a_session_outlives_a_server_that_stands_still(start, kind):
+    server = start()
+    locks = kind.locks(server, command_timeout=0.5)
     grant = await done(locks.lock(KEY, lease=9, session=True).acquire(10))
-    with own_server.standing_still():
+    with server.standing_still():
         await elapse(4.5)
     await until_task("one connection is left", lambda: in_use(locks) == 1)
     await elapse(0.3)
-    assert own_server.left(grant) > 0 and not grant.lost
+    assert server.left(KEY, grant.token) > 0 and not grant.lost
     assert await done(grant.release())
-    await done(locks.close() if kind is Locks else locks.aclose())
 
 
-async def test_a_tie_whose_caller_left_ends_with_its_connection(server, monkeypatch):
-    locks = locks_of(AsyncLocks, server)
+@pytest.mark.parametrize("kind_name", ["tasks"])
+async def test_a_tie_whose_caller_left_ends_with_its_connection(locks, server, monkeypatch):
     grant = await locks.lock(KEY).acquire()
     grant.detach()
     receive, verbs, is_over = locks._io.receive, iter(["take over", "tie"]), asyncio.Event()
@@ -158,8 +103,6 @@ async def test_a_tie_whose_caller_left_ends_with_its_connection(server, monkeypa
         await adopts
     assert not locks._io.keeper.held
     is_over.set()
-    await until_task("the server has released it", lambda: server.is_free(KEY))
-    await locks.aclose()
 
 
 # --- losses ---------------------------------------------------------------------------------------
@@ -176,22 +119,20 @@ async def test_a_loss_during_a_release_is_a_loss(locks, server, monkeypatch):
 
     monkeypatch.setattr(grant._hold, "_end", lose_first)
     assert await done(grant.release()) is False
-    assert server.is_free(KEY) and locks._observer.count("lost") == 1
+    assert server.is_free(KEY) and len(locks._observer.losses) == 1
 
 
-async def test_a_hook_that_raises_leaves_the_renewals(locks, server, caplog):
+async def test_a_hook_that_raises_leaves_the_renewals(locks, caplog):
     class Raises(Notes):
         def granted(self, grant):
             1 / 0
 
-        def lost(self, grant):
-            1 / 0
+        lost = granted
 
     told = []
     locks._observer = locks._commands.observer = Raises()
     kept = await done(locks.lock("another", lease=2).acquire())
-    lock = locks.lock(KEY, lease=0.4, renew=False, on_lost=told.append)
-    lost = await done(lock.acquire())
+    lost = await done(locks.lock(KEY, lease=0.4, renew=False, on_lost=told.append).acquire())
     await until_task("the loss is told", lambda: told, 5)
     await elapse(2.5)
     assert "ZeroDivisionError" in caplog.text
@@ -199,32 +140,16 @@ async def test_a_hook_that_raises_leaves_the_renewals(locks, server, caplog):
     assert await done(lost.release()) is False
 
 
-async def test_a_refused_renewal_is_told_once_and_goes_on_later(server):
-    with server.allowing("-lock.extend") as settings:
-        notes = Notes()
-        lock = Locks(Redis(**settings), observer=notes).lock(KEY, lease=4)
-        grant = lock.acquire()
-        with pytest.raises(NoPermissionError):
-            grant.extend(9)
-        await until_task("the renewal was refused", lambda: notes.count("unavailable"))
-        # It is repeated.
-        await elapse(1)
-        server.redis.execute_command("ACL", "SETUSER", "u", "+lock.extend")
-        await elapse(2.2)
-        assert grant.release()
-        assert notes.count("unavailable") == 1
-
-
 async def test_a_grant_that_is_dropped_is_released_and_told(locks, server, caplog):
     grant = await done(locks.lock(KEY).acquire())
     fence = grant.fence
     del grant
     await until_task("it is free", lambda: server.is_free(KEY))
-    assert locks._observer.seen[-1] == ("lost", fence)
+    assert locks._observer.losses == [fence]
     assert "dropped without a release" in caplog.text
 
 
-@pytest.mark.parametrize("session", [False, True])
+@PLAIN_OR_SESSION
 async def test_a_grant_is_detached_and_adopted(locks, server, session):
     grant = await done(locks.lock(KEY, lease=2).acquire())
     token, fence = grant.token, grant.fence
@@ -244,9 +169,25 @@ async def test_a_grant_is_detached_and_adopted(locks, server, session):
         server.redis.execute_command("LOCK.ACQUIRE", KEY, token)
 
 
-async def test_release_all_goes_on_after_an_error(server):
-    with server.allowing("-lock.release", "-lock.mrelease") as settings:
-        locks = Locks(Redis(**settings), observer=Notes())
+# --- what the observer and the caller hear --------------------------------------------------------
+
+
+async def test_a_refused_renewal_is_told_once_and_goes_on_later(server):
+    with server.allowing("-lock.extend") as client:
+        notes = Notes()
+        grant = Locks(client, observer=notes).lock(KEY, lease=4).acquire()
+        await until_task("the renewal was refused", lambda: notes.outages)
+        # It is repeated.
+        await elapse(1)
+        server.redis.execute_command("ACL", "SETUSER", "u", "+lock.extend")
+        await elapse(2.2)
+        assert grant.release()
+        assert len(notes.outages) == 1
+
+
+def test_release_all_goes_on_after_an_error(server):
+    with server.allowing("-lock.release", "-lock.mrelease") as client:
+        locks = Locks(client)
         grants = [locks.lock(f"key{number}").acquire() for number in range(3)]
         with pytest.raises(NoPermissionError):
             locks.release_all()
@@ -256,48 +197,51 @@ async def test_release_all_goes_on_after_an_error(server):
                 grant.release()
 
 
-@KINDS
-async def test_an_outage_of_many_waiters_is_told_once(own_server, kind):
-    locks = locks_of(kind, own_server, command_timeout=1)
-    own_server.other_holds(KEY)
-    lock, loop = locks.lock(KEY), asyncio.get_running_loop()
-
-    def wait():
-        return loop.run_in_executor(None, lock.acquire) if kind is Locks else lock.acquire()
-
-    waits = [asyncio.ensure_future(wait()) for _ in range(4)]
-    await until_task("all wait", lambda: own_server.waiters(KEY) == 4)
-    with own_server.standing_still():
-        await until_task("it is told", lambda: locks._observer.count("unavailable"))
-        await elapse(3)
-    assert locks._observer.count("unavailable") == 1
-    own_server.other_releases(KEY)
-    for _ in waits:
-        ended, waits = await asyncio.wait(waits, timeout=20, return_when="FIRST_COMPLETED")
-        for it in ended:
-            assert await done((await it).release())
-    assert not waits and locks._observer.count("unavailable") == 1
-    await done(locks.close() if kind is Locks else locks.aclose())
-
-
-@KINDS
-async def test_a_crowd_of_waiters_is_no_outage(server, kind):
-    locks, loop = locks_of(kind, server), asyncio.get_running_loop()
+async def test_a_crowd_is_no_outage_and_hears_of_an_outage_once(start, kind):
+    server = start()
+    locks = kind.locks(server, command_timeout=1)
     server.other_holds(KEY)
     lock = locks.lock(KEY)
-    threads = ThreadPoolExecutor(MOST_ASKING)
-
-    def wait():
-        return loop.run_in_executor(threads, lock.acquire) if kind is Locks else lock.acquire()
-
-    waits = [asyncio.ensure_future(wait()) for _ in range(MOST_ASKING)]
-    try:
-        await until_task("they wait", lambda: server.waiters(KEY) == MOST_ASKING)
-        refusals = [await done(lock.acquire(0.2)) for _ in range(10)]
-    finally:
-        server.other_releases(KEY)
-        for it in asyncio.as_completed(waits):
-            assert await done((await it).release())
-    assert refusals == [None] * 10
+    waits = [kind.begin(lock.acquire) for _ in range(MOST_ASKING)]
+    await until_task("they wait", lambda: server.waiters(KEY) == MOST_ASKING)
+    assert [await done(lock.acquire(0.2)) for _ in range(10)] == [None] * 10
+    assert not locks._observer.outages
+    with server.standing_still():
+        await until_task("it is told", lambda: locks._observer.outages)
+        await elapse(3)
+    server.other_releases(KEY)
+    for granted in asyncio.as_completed(waits, timeout=20):
+        assert await done((await granted).release())
     assert await done((await done(lock.acquire(5))).release())
-    await done(locks.close() if kind is Locks else locks.aclose())
+    assert len(locks._observer.outages) == 1
+
+
+async def test_one_caller_computes_and_the_next_one_if_it_fails(locks, server, kind):
+    computed = []
+
+    def read():
+        return server.redis.get("result")
+
+    def compute():
+        computed.append(1)
+        if not kind.is_tasks:
+            until("another one waits", lambda: server.waiters(KEY) > 0)
+        if len(computed) < 3:
+            raise ZeroDivisionError
+        server.redis.set("result", "7")
+        return b"7"
+
+    def once():
+        return locks.once(KEY, *functions)
+
+    def of_tasks(function):
+        async def awaited():
+            return function()
+
+        return awaited
+
+    functions = [of_tasks(it) if kind.is_tasks else it for it in (read, compute)]
+    results = await asyncio.gather(*[kind.begin(once) for _ in range(40)], return_exceptions=True)
+    assert len(computed) == 3
+    assert results.count(b"7") == 38
+    assert sum(isinstance(it, ZeroDivisionError) for it in results) == 2

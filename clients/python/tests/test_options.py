@@ -2,7 +2,7 @@
 
 import pytest
 import redis
-from conftest import Notes, Server
+from conftest import KEY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
@@ -10,62 +10,53 @@ import redislock
 from redislock import Locks, ModuleMissing
 from redislock.asyncio import Locks as AsyncLocks
 
-KEY = "k"
+NAN, INF = float("nan"), float("inf")
 
-WRONG = {
-    "lease": [0, -1, float("nan"), float("inf"), 1e300, "5", None, True],
-    "keep": [0, -1, float("nan"), "5"],
-    "wait": [-1, float("nan"), float("inf"), "5"],
-    "margin": [-1, 30, float("nan"), "5"],
-    "max_hold": [0, -1, float("nan"), float("inf")],
-    "at_least": [-1, float("nan"), "5"],
+WRONG_OPTIONS = {
+    "lease": [0, -1, NAN, INF, 1e300, "5", None, True],
+    "keep": [0, -1, NAN, "5"],
+    "wait": [-1, NAN, INF, "5"],
+    "margin": [-1, 30, NAN, "5"],
+    "max_hold": [0, -1, NAN, INF],
+    "at_least": [-1, NAN, "5"],
     "limit": [0, -1, 2**32, 1.5, True],
     "permits": [1],
     "data": ["d" * 1025, 5],
     "replicas": [0, 1001, 1.0],
     "on_lost": [5],
+    "leese": [5],
 }
 
 
-@pytest.mark.parametrize("name,value", [(name, value) for name in WRONG for value in WRONG[name]])
-def test_a_wrong_option_is_refused_by_its_name(name, value):
-    with pytest.raises((ValueError, TypeError), match=name):
-        Locks(Redis(port=1)).lock(KEY, **{name: value})
+def refuses(argument, call, *words, **options):
+    with pytest.raises((ValueError, TypeError), match=argument):
+        call(*words, **options)
 
 
-@pytest.mark.parametrize("keys", [[], [5], ["a", b"a"], 5, None])
-def test_wrong_keys_are_refused(keys):
-    with pytest.raises((ValueError, TypeError), match="keys"):
-        Locks(Redis(port=1)).lock(keys)
-
-
-async def test_other_wrong_arguments_are_refused(server):
-    for client in (AsyncRedis(), object(), None):
-        with pytest.raises(TypeError, match="client"):
-            Locks(client)
-    with pytest.raises(TypeError, match="client"):
-        AsyncLocks(Redis())
-    with pytest.raises(TypeError, match="observer"):
-        Locks(Redis(), observer=5)
-    with pytest.raises(ValueError, match="command_timeout"):
-        Locks(Redis(), command_timeout=0)
-    with pytest.raises(ValueError, match="permits"):
-        Locks(Redis()).lock(KEY, limit=2, permits=3)
-    with pytest.raises(TypeError, match="reentrant"):
-        AsyncLocks(AsyncRedis()).lock(KEY, reentrant=True)
-    with pytest.raises(TypeError, match="leese"):
-        Locks(Redis()).lock(KEY, leese=5)
+def test_wrong_arguments_are_refused_by_their_names():
+    locks = Locks(Redis(port=1))
+    for name, values in WRONG_OPTIONS.items():
+        for value in values:
+            refuses(name, locks.lock, KEY, **{name: value})
+    refuses("permits", locks.lock, KEY, limit=2, permits=3)
+    for keys in ([], [5], ["a", b"a"], 5, None):
+        refuses("keys", locks.lock, keys)
     for token in ("", "*", b"*", "t" * 257, 5):
-        with pytest.raises((ValueError, TypeError), match="token"):
-            Locks(Redis(port=1)).adopt(KEY, token, 1)
-    lock = Locks(Redis(port=server.port)).lock(KEY)
-    for timeout in (-1, float("nan"), float("inf"), "5", True):
-        with pytest.raises((ValueError, TypeError), match="timeout"):
-            lock.acquire(timeout)
-    with lock as grant:
-        for lease in (0, -1, float("nan"), None):
-            with pytest.raises((ValueError, TypeError), match="lease"):
-                grant.extend(lease)
+        refuses("token", locks.adopt, KEY, token, 1)
+    for timeout in (-1, NAN, INF, "5", True):
+        refuses("timeout", locks.lock(KEY).acquire, timeout)
+    for client in (AsyncRedis(), object(), None):
+        refuses("client", Locks, client)
+    refuses("client", AsyncLocks, Redis())
+    refuses("observer", Locks, Redis(), observer=5)
+    refuses("command_timeout", Locks, Redis(), command_timeout=0)
+    refuses("reentrant", AsyncLocks(AsyncRedis()).lock, KEY, reentrant=True)
+
+
+def test_a_wrong_extension_leaves_the_lease(server):
+    with Locks(Redis(port=server.port)).lock(KEY) as grant:
+        for lease in (0, -1, NAN, None):
+            refuses("lease", grant.extend, lease)
         assert grant.left() > 25
 
 
@@ -79,38 +70,37 @@ def test_keys_may_be_any_iterable_and_stay(server):
             assert not server.is_free("a") and server.is_free("b")
 
 
-def test_a_server_without_the_module_is_named_so():
-    server = Server("bare")
-    try:
-        with pytest.raises(ModuleMissing, match="hasn't loaded redis-lock") as failure:
-            Locks(server.redis).lock(KEY).acquire(5)
-        assert failure.value.__cause__ is None and failure.value.__suppress_context__
-    finally:
-        server.stop()
+def test_a_server_without_the_module_is_named_so(start):
+    with pytest.raises(ModuleMissing, match="hasn't loaded redis-lock") as failure:
+        Locks(start("bare").redis).lock(KEY).acquire(5)
+    assert failure.value.__cause__ is None and failure.value.__suppress_context__
 
 
 def test_texts_have_no_token(server):
-    locks = Locks(Redis(port=server.port), observer=Notes())
+    locks = Locks(Redis(port=server.port))
     lock = locks.lock(KEY, data="secret-data")
     with lock as grant:
         for text in map(repr, (lock, grant, grant._hold.options, locks)):
             assert grant.token not in text and "secret" not in text
         assert f"held fence={grant.fence}" in repr(grant)
         # An error of the server that quotes the command.
-        with server.allowing("-lock.release") as settings:
+        with server.allowing("-lock.release") as client:
             with pytest.raises(redis.exceptions.NoPermissionError) as failure:
-                Locks(Redis(**settings)).adopt(KEY, grant.token, grant.fence).release()
+                Locks(client).adopt(KEY, grant.token, grant.fence).release()
             assert grant.token not in repr(failure.value)
     assert "released" in repr(grant)
 
 
 def test_errors_are_those_of_redis_py_too():
-    assert issubclass(redislock.NotAcquired, redis.exceptions.LockError)
-    assert issubclass(redislock.LockLost, redis.exceptions.LockNotOwnedError)
-    assert issubclass(redislock.Unavailable, redis.ConnectionError)
-    assert issubclass(redislock.Unavailable, redis.TimeoutError)
-    assert issubclass(redislock.ModuleMissing, redis.ResponseError)
-    assert issubclass(redislock.NotHeld, RuntimeError)
-    assert all(issubclass(getattr(redislock, name), redislock.RedisLockError)
-               for name in redislock.__all__ if name[0].isupper() and name not in
-               ("Grant", "Lock", "Locks", "Observer"))  # fmt: skip
+    for kind, base in (
+        ("NotAcquired", redis.exceptions.LockError),
+        ("LockLost", redis.exceptions.LockNotOwnedError),
+        ("Unavailable", redis.ConnectionError),
+        ("Unavailable", redis.TimeoutError),
+        ("ModuleMissing", redis.ResponseError),
+        ("NotHeld", RuntimeError),
+    ):
+        assert issubclass(getattr(redislock, kind), base)
+    others = {"Grant", "Lock", "Locks", "Observer"}
+    for name in {it for it in redislock.__all__ if it[0].isupper()} - others:
+        assert issubclass(getattr(redislock, name), redislock.RedisLockError)

@@ -9,10 +9,17 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import Server
 
 HERE = Path(__file__).parent.parent
 ROOT = HERE.parent.parent
+DOCUMENTS = (
+    "README.md",
+    "docs/clients.md",
+    "docs/guides/no-client.md",
+    "docs/guides/single-flight.md",
+    "docs/migrate/redis-py.md",
+    "clients/python/README.md",
+)
 
 
 def snippets(document):
@@ -20,18 +27,18 @@ def snippets(document):
     return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+def python(*words):
+    """Run Python, and return what it has printed."""
+    ran = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout + ran.stderr
+    return ran.stdout
+
+
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
-    for document in (
-        "README.md",
-        "docs/clients.md",
-        "docs/guides/no-client.md",
-        "docs/guides/single-flight.md",
-        "docs/migrate/redis-py.md",
-        "clients/python/README.md",
-    )
+    for document in DOCUMENTS
     for number, code in enumerate(snippets(document))
-    if "master_for" not in code and "ssl=True" not in code and "RedisCluster(" not in code
+    if "master_for" not in code
 ]
 
 
@@ -44,16 +51,31 @@ def test_what_is_shown_runs(server, code):
     code = code.replace("6379", str(server.port))
     code = re.sub(r"\bRedis\((?=\)|decode_)", f"Redis(port={server.port}, ", code)
     assert str(server.port) in code
-    ran = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning", "-c", code],
-        capture_output=True, text=True, timeout=20,
-    )  # fmt: skip
-    assert (ran.returncode, ran.stderr) == (0, "")
+    said = python("-W", "error::DeprecationWarning", "-c", code)
     # No lock is left. A program may store its results.
     assert {server.redis.type(key) for key in server.redis.keys()} <= {b"string"}
-    assert "somebody else" not in ran.stdout and "was lost" not in ran.stdout
-    fences = [int(fence) for fence in re.findall(r"with fence (\d+)", ran.stdout)]
+    assert "somebody else" not in said and "was lost" not in said
+    fences = [int(fence) for fence in re.findall(r"with fence (\d+)", said)]
     assert fences == sorted(set(fences))
+
+
+def test_the_lines_for_sentinel_tls_and_a_cluster_get_a_lock(server, start):
+    sentinel = start("sentinel", "mymaster", server.port)
+    tls, cluster = start("tls"), start("cluster", 1)
+    (code,) = (it for it in snippets("clients/python/README.md") if "master_for" in it)
+    lines = code.splitlines()
+    others = [line for line in lines if not line.startswith("locks =")]
+    shown = [line for line in lines if line.startswith("locks =")]
+    port, certificate = tls.more
+    for text, place, real in (
+        ("master_for", "26379", sentinel.port),
+        ("ssl=True", "6390", port),
+        ("RedisCluster(", "7001", cluster.port),
+    ):
+        (line,) = (it for it in shown if text in it)
+        line = line.replace(place, str(real)).replace("ca.crt", certificate)
+        use = "with locks.lock('k') as lock: print(lock.owned())"
+        assert python("-c", "\n".join([*others, line, use])) == "True\n", text
 
 
 @pytest.mark.parametrize("code", snippets("docs/guides/no-client.md"))
@@ -75,67 +97,25 @@ def test_a_program_without_the_library_waits_and_stops_after_a_loss(server, code
 def test_the_page_on_testing_shows_tests_that_pass(tmp_path):
     (code,) = snippets("docs/guides/testing.md")
     (tmp_path / "test_orders.py").write_text(code)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
-
-
-def connecting_with(text):
-    """Return the program that makes a Locks object with this client."""
-    (code,) = (it for it in snippets("clients/python/README.md") if text in it)
-    lines = code.splitlines(keepends=True)
-    return "".join(line for line in lines if text in line or not line.startswith("locks ="))
-
-
-def takes_a_lock(code):
-    """Run a program that makes a Locks object, and let it take a lock."""
-    code += "with locks.lock('k') as lock: print(lock.owned())\n"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert (ran.stdout, ran.stderr) == ("True\n", ""), ran.stderr
-
-
-def test_sentinel_is_shown(sentinel):
-    takes_a_lock(connecting_with("master_for").replace("26379", str(sentinel)))
-
-
-def test_tls_is_shown():
-    server = Server("tls")
-    try:
-        port, certificate = server.more
-        code = connecting_with("ssl=True").replace("6390", port).replace("ca.crt", certificate)
-        takes_a_lock(code)
-    finally:
-        server.stop()
-
-
-def test_a_cluster_is_shown():
-    server = Server("cluster", 1)
-    try:
-        takes_a_lock(connecting_with("RedisCluster(").replace("7001", str(server.port)))
-    finally:
-        server.stop()
+    assert "3 passed" in python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
 
 
 def test_the_package_is_typed_and_has_the_modules_version(tmp_path):
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check",
-         "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(HERE)],
-        check=True, timeout=60,
-    )  # fmt: skip
+    pip = "-m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation"
+    python(*pip.split(), "--wheel-dir", str(tmp_path), str(HERE))
     cargo = (ROOT / "Cargo.toml").read_text()
     version = re.search(r'^version = "(.*)"$', cargo, re.MULTILINE)[1]
     (wheel,) = os.listdir(tmp_path)
     assert wheel == f"redis_lock_client-{version}-py3-none-any.whl"
     names = zipfile.ZipFile(tmp_path / wheel).namelist()
-    assert "redislock/py.typed" in names
-    assert "redislock/asyncio.py" in names
+    assert {"redislock/py.typed", "redislock/asyncio.py"} <= set(names)
     assert not [name for name in names if "test" in name]
     assert len([name for name in names if "LICENSE" in name]) == 3
 
 
 def test_a_source_package_has_the_licences_of_the_project(tmp_path):
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=HERE, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run(build, cwd=HERE, check=True, timeout=60, stderr=subprocess.DEVNULL)
     (built,) = tmp_path.iterdir()
     with tarfile.open(built) as files:
         for name in ("LICENSE", "LICENSE-APACHE", "LICENSE-MIT"):

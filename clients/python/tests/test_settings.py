@@ -5,20 +5,15 @@ import os
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from conftest import Server, done, until
+from conftest import KEY, done, until
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.sentinel import Sentinel
 
 from redislock import Locks, Unavailable
 from redislock.asyncio import Locks as AsyncLocks
-
-KEY = "k"
 
 SETTINGS = {
     "defaults": {},
@@ -34,61 +29,26 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", [Redis, AsyncRedis])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
-async def test_a_wait_is_longer_than_every_limit_of_the_client(server, settings, kind):
-    client = kind(port=server.port, **settings)
-    locks = (Locks if kind is Redis else AsyncLocks)(client)
-    lock = locks.lock(KEY)
+async def test_a_wait_is_longer_than_every_limit_of_the_client(server, kind, settings):
+    lock = kind.locks(server, settings).lock(KEY)
     with Redis(port=server.port, db=settings.get("db", 0)) as other:
-        other.execute_command("LOCK.ACQUIRE", KEY, "other", "PX", 60_000)
-        with ThreadPoolExecutor() as threads:
-            # The server needs no help of the event loop, which the wait of a thread blocks.
-            threads.submit(lambda: (time.sleep(1.3), other.execute_command("DEL", KEY)))
-            began = time.monotonic()
-            grant = await done(lock.acquire())
+        other.execute_command("LOCK.ACQUIRE", KEY, "other", "PX", 1300)
+        began = time.monotonic()
+        grant = await done(lock.acquire())
     assert time.monotonic() - began > 1 and 25 < grant.left() <= 29
     assert await done(lock.locked()) and await done(grant.owned())
     assert await done(grant.release()) and not await done(lock.locked())
-    assert await done(client.ping())
-    await done(locks.close() if kind is Redis else locks.aclose())
-    await done(client.close() if kind is Redis else client.aclose())
+    assert await done(kind.client.ping())
 
 
-@pytest.mark.parametrize("kind", [Sentinel, AsyncSentinel])
-async def test_a_new_connection_asks_the_sentinel_for_the_primary(server, sentinel, kind):
-    of_sentinel, newer = Redis(port=sentinel), Server()
-    try:
-        client = kind([("127.0.0.1", sentinel)]).master_for("mymaster")
-        locks = (Locks if kind is Sentinel else AsyncLocks)(client, command_timeout=5)
-        lock = locks.lock(KEY)
-        assert await done((await done(lock.acquire())).release())
-        of_sentinel.execute_command("SENTINEL", "REMOVE", "mymaster")
-        of_sentinel.execute_command("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", newer.port, 1)
-        server.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        grant = await done(lock.acquire())
-        assert not newer.is_free(KEY) and server.is_free(KEY)
-        assert await done(grant.release())
-        await done(locks.close() if kind is Sentinel else locks.aclose())
-        await done(client.close() if kind is Sentinel else client.aclose())
-    finally:
-        newer.stop()
-
-
-@pytest.mark.parametrize("kind", [Redis, AsyncRedis])
-async def test_a_client_of_a_unix_socket(kind):
+async def test_a_client_of_a_unix_socket(start, kind):
     path = f"/tmp/redislock-{os.getpid()}.sock"
-    server = Server("start", "--unixsocket", path)
-    try:
-        client = kind(unix_socket_path=path)
-        locks = (Locks if kind is Redis else AsyncLocks)(client)
-        grant = await done(locks.lock(KEY).acquire())
-        assert not server.is_free(KEY)
-        assert await done(grant.release())
-        assert server.is_free(KEY)
-        await done(client.close() if kind is Redis else client.aclose())
-    finally:
-        server.stop()
+    server = start("start", "--unixsocket", path)
+    grant = await done(kind.locks(server, {"unix_socket_path": path}).lock(KEY).acquire())
+    assert not server.is_free(KEY)
+    assert await done(grant.release())
+    assert server.is_free(KEY)
 
 
 def test_a_client_names_its_server_in_any_way(server):

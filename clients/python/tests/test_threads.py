@@ -8,23 +8,19 @@ import sys
 import time
 
 import pytest
-from conftest import Notes, in_thread, until
-from redis import Redis
+from conftest import KEY, in_thread, until
 
 from redislock import LockLost, Locks, NotHeld, Unavailable, _threads
 
-KEY = "k"
-
 
 @pytest.fixture
-def locks(server):
-    # Long, because the machine may be busy.
-    return Locks(Redis(port=server.port), command_timeout=10, observer=Notes())
+def kind_name():
+    return "threads"
 
 
 def elapse(seconds):
-    began = time.monotonic()
-    until("the time has passed", lambda: time.monotonic() > began + seconds)
+    end = time.monotonic() + seconds
+    until("the time has passed", lambda: time.monotonic() > end)
 
 
 # --- waits ----------------------------------------------------------------------------------------
@@ -39,30 +35,56 @@ def interrupts_are_raised():
 
 
 def test_an_interrupt_of_a_wait_leaves_nothing(server, locks, interrupts_are_raised):
+    def interrupt():
+        server.until_waiting(KEY)
+        os.kill(os.getpid(), signal.SIGINT)
+
     for _ in range(5):
         server.other_holds(KEY)
-        interrupts = in_thread(
-            lambda: (server.until_waiting(KEY), os.kill(os.getpid(), signal.SIGINT))
-        )
+        interrupts = in_thread(interrupt)
         with pytest.raises(KeyboardInterrupt):
             locks.lock(KEY).acquire()
         interrupts()
-        until("no place is left", lambda: server.waiters(KEY) == 0)
+        server.until_waiting(KEY, 0)
         server.other_releases(KEY)
         assert server.is_free(KEY)
     with locks.lock(KEY) as grant:
         assert grant.owned()
 
 
-def test_a_clock_that_is_set_changes_nothing(server, locks, monkeypatch):
+def test_a_clock_that_is_set_changes_nothing(locks, monkeypatch):
     grant = locks.lock(KEY, lease=2).acquire()
     now = time.time
     for jump in (86_400, -86_400):
         monkeypatch.setattr(time, "time", lambda jump=jump: now() + jump)
         began = time.monotonic()
-        assert in_thread(locks.lock(KEY).acquire, timeout=1.2)() is None
+        assert locks.lock(KEY).acquire(timeout=1.2) is None
         assert 1.2 <= time.monotonic() - began < 10
-    assert grant.release() and not locks._observer.count("lost")
+    assert grant.release() and not locks._observer.losses
+
+
+def test_a_thread_that_finds_no_connection_is_in_time(start, kind, monkeypatch):
+    def is_ready_slowly(pool):
+        is_so = is_ready(pool)
+        # The others look too.
+        time.sleep(0.02)
+        return is_so
+
+    def seconds():
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            lock.acquire(0.2)
+        return time.monotonic() - began
+
+    server, is_ready = start(), _threads._is_ready
+    # A new connection waits for the reply to its password.
+    with server.allowing() as client:
+        lock = Locks(client).lock(KEY)
+        assert lock.acquire().release()
+        monkeypatch.setattr(_threads, "_is_ready", is_ready_slowly)
+        with server.standing_still():
+            calls = [in_thread(seconds) for _ in range(3)]
+            assert max(call() for call in calls) < 0.8
 
 
 # --- reentrant locks ------------------------------------------------------------------------------
@@ -134,20 +156,14 @@ def test_renewals_go_on_after_no_thread_could_be_started(locks, no_threads):
 
 
 def test_a_grant_that_no_thread_would_renew_is_released(server, locks, no_threads):
-    # The connection is open, and the thread that renewed the grant has ended.
-    assert locks.lock(KEY, lease=1).acquire().release()
-    until("the thread has ended", lambda: not locks._io.keeper._thread)
-    with no_threads(), pytest.raises(RuntimeError, match="can't start"):
-        locks.lock(KEY).acquire()
-    assert server.is_free(KEY)
-    with locks.lock(KEY):
-        pass
-
-
-def test_a_grant_is_renewed_after_a_time_without_grants(locks):
     lock = locks.lock(KEY, lease=1)
+    # The connection is open, and the thread that renewed the grant has ended.
     assert lock.acquire().release()
     until("the thread has ended", lambda: not locks._io.keeper._thread)
+    with no_threads(), pytest.raises(RuntimeError, match="can't start"):
+        lock.acquire()
+    assert server.is_free(KEY)
+    # Another thread renews the next grant.
     grant = lock.acquire()
     elapse(1.5)
     assert not grant.lost
@@ -157,33 +173,55 @@ def test_a_grant_is_renewed_after_a_time_without_grants(locks):
 # --- processes ------------------------------------------------------------------------------------
 
 
+def forked(work):
+    """Fork a process that returns the result of the work as its status."""
+    child = os.fork()
+    if child:
+        return child
+    status = 99
+    with contextlib.suppress(BaseException):
+        status = work()
+    os._exit(status)
+
+
 def test_a_forked_process_holds_nothing_and_waits_as_another(server, locks):
     lock = locks.lock(KEY, reentrant=True)
     grant = lock.acquire()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):
-            with pytest.raises(NotHeld):
-                grant.release()
-            held, later = lock.try_acquire(), lock.acquire(timeout=20)
-            os.write(writing, repr([held, later.fence > grant.fence, later.release()]).encode())
-        os._exit(0)
-    try:
-        server.until_waiting(KEY)
-        assert grant.left() > 0
-        assert grant.release()
-        assert os.waitpid(child, 0)[1] == 0
-        assert os.read(reading, 100) == b"[None, True, True]"
-    finally:
-        os.close(reading)
-        os.close(writing)
-    assert server.is_free(KEY)
 
+    def work():
+        with pytest.raises(NotHeld):
+            grant.release()
+        assert lock.try_acquire() is None
+        later = lock.acquire(timeout=20)
+        return 7 if later.fence > grant.fence and later.release() else 1
+
+    child = forked(work)
+    server.until_waiting(KEY)
+    assert grant.left() > 0
+    assert grant.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_grant_that_a_forked_process_drops_stays(locks):
+    grants = [locks.lock(KEY).acquire()]
+
+    def work():
+        del grants[0]
+        # Nothing was given to the thread that releases.
+        return 7 if locks._io.keeper._work.empty() and not locks._io.keeper._thread else 1
+
+    child = forked(work)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert grants[0].release()
+
+
+PROGRAM = """
+import os, redis, redislock, sys, time
+locks = redislock.Locks(redis.Redis(port=int(sys.argv[1])))
+"""
 
 CHILD_OUTLIVES_PARENT = """
-import os, redis, redislock, sys, time
-grant = redislock.Locks(redis.Redis(port=int(sys.argv[1]))).lock("k", session=True).acquire()
+grant = locks.lock("k", session=True).acquire()
 child = os.fork()
 if child == 0:
     time.sleep(60)
@@ -194,7 +232,7 @@ time.sleep(60)
 
 
 def test_a_forked_process_doesnt_keep_the_session_of_its_parent(server):
-    words = [sys.executable, "-c", CHILD_OUTLIVES_PARENT, str(server.port)]
+    words = [sys.executable, "-c", PROGRAM + CHILD_OUTLIVES_PARENT, str(server.port)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
         try:
@@ -206,53 +244,8 @@ def test_a_forked_process_doesnt_keep_the_session_of_its_parent(server):
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_grant_that_a_forked_process_drops_stays(server, locks):
-    grant = locks.lock(KEY).acquire()
-    child = os.fork()
-    if child == 0:
-        status = 2
-        with contextlib.suppress(BaseException):
-            del grant
-            # Nothing was given to the thread that releases.
-            status = 0 if locks._io.keeper._work.empty() and not locks._io.keeper._thread else 1
-        os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert grant.release()
-
-
 def test_a_process_ends_while_it_holds_a_lock(server):
-    program = (
-        "import redis, redislock, sys\n"
-        "grant = redislock.Locks(redis.Redis(port=int(sys.argv[1]))).lock('k').acquire()\n"
-    )
-    words = [sys.executable, "-c", program, str(server.port)]
+    words = [sys.executable, "-c", PROGRAM + "grant = locks.lock('k').acquire()", str(server.port)]
     ended = subprocess.run(words, timeout=20, capture_output=True)
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert not server.is_free(KEY)
-
-
-# --- long outages ---------------------------------------------------------------------------------
-
-
-def test_a_thread_that_finds_no_connection_is_in_time(own_server, monkeypatch):
-    def is_ready_slowly(pool):
-        is_so = is_ready(pool)
-        # The others look too.
-        time.sleep(0.02)
-        return is_so
-
-    def seconds():
-        began = time.monotonic()
-        with pytest.raises(Unavailable):
-            lock.acquire(0.2)
-        return time.monotonic() - began
-
-    is_ready = _threads._is_ready
-    # A new connection waits for the reply to its password.
-    with own_server.allowing() as settings:
-        lock = Locks(Redis(**settings), observer=Notes()).lock(KEY)
-        assert lock.acquire().release()
-        monkeypatch.setattr(_threads, "_is_ready", is_ready_slowly)
-        with own_server.standing_still():
-            calls = [in_thread(seconds) for _ in range(3)]
-            assert max(call() for call in calls) < 0.8
