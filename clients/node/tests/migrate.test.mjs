@@ -3,40 +3,37 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { after, before, test } from 'node:test';
+import { test } from 'node:test';
 import { createContext, runInContext } from 'node:vm';
 
 import { Locks } from '../dist/ioredis.js';
 import Redlock, { Lock } from '../dist/redlock.mjs';
 import { connect } from './clients.mjs';
 import { packageFolder } from './package.mjs';
-import { info, startServer, until } from './server.mjs';
+import { startServer, until } from './server.mjs';
 
-let server;
-before(async () => (server = await startServer()));
-after(() => server.stop());
+const server = await startServer();
 
-/** Returns the cells of a column under a heading, which names it. */
+/** Returns the codes in the cells of a column under a heading, which names it. */
 function column(page, heading) {
   const lines = readFileSync(join(packageFolder, '../../docs/migrate', page), 'utf8').split('\n');
   const cells = (line) => line.split(/(?<!\\)\|/).map((cell) => cell.trim());
   const head = lines.findIndex((line) => line.startsWith('|') && cells(line).includes(heading));
   const end = lines.findIndex((line, number) => number > head && !line.startsWith('|'));
   const index = cells(lines[head]).indexOf(heading);
-  return lines.slice(head + 2, end).map((line) => cells(line)[index]);
+  const inColumn = lines.slice(head + 2, end).map((line) => cells(line)[index]);
+  return [...inColumn.join('\n').matchAll(/`([^`]+)`/g)].map(([, code]) => code);
 }
-
-const codesIn = (cell) => [...cell.matchAll(/`([^`]+)`/g)].map(([, code]) => code);
 
 for (const [page, count] of [
   ['set-nx.md', 5],
   ['redlock-redsync.md', 7],
 ]) {
-  test(`the calls of ${page}`, { timeout: 60_000 }, async () => {
+  test(`the calls of ${page}`, async () => {
     const client = await connect('ioredis', [server.address]);
     const locks = new Locks(client);
     const context = createContext({ locks, lock: locks.lock('orders:42'), work: () => 'done' });
-    const codes = column(page, 'Node').flatMap(codesIn);
+    const codes = column(page, 'Node');
     assert.equal(codes.length, count);
     for (const code of codes) {
       // A lock that a row acquires is free, and one that a row releases or extends is held.
@@ -52,19 +49,12 @@ for (const [page, count] of [
   });
 }
 
-test('the calls of npm-redlock.md', { timeout: 60_000 }, async () => {
+test('the calls of npm-redlock.md', async () => {
   const client = await connect('ioredis', [server.address]);
-  const context = createContext({
-    Redlock,
-    Lock,
-    client,
-    settings: { retryCount: 1 },
-    resources: ['orders:42'],
-    duration: 5000,
-    routine: async () => 'done',
-  });
+  const given = { settings: { retryCount: 1 }, resources: ['orders:42'], duration: 5000 };
+  const context = createContext({ Redlock, Lock, client, ...given, routine: async () => 'done' });
   const run = (code) => runInContext(`(async () => ${code})()`, context);
-  const codes = column('npm-redlock.md', 'call').flatMap(codesIn);
+  const codes = column('npm-redlock.md', 'call');
   assert.equal(codes.length, 14);
   for (const code of codes) {
     if (/extend|release|using/.test(code)) {
@@ -81,6 +71,6 @@ test('the calls of npm-redlock.md', { timeout: 60_000 }, async () => {
     if (result instanceof Lock) context.lock = result;
     if (ofLock) assert.notEqual(result, undefined, code);
   }
-  assert.deepEqual(await info(server.redis, 'orders:42'), { holders: 0, waiters: 0 });
+  assert.deepEqual(await server.info('orders:42'), { holders: 0, waiters: 0 });
   await until('it is closed', () => client.status === 'end');
 });

@@ -8,22 +8,25 @@ import { join } from 'node:path';
 export const packageFolder = join(import.meta.dirname, '..');
 const modules = join(packageFolder, 'node_modules');
 
-function pack() {
-  const folder = mkdtempSync(join(tmpdir(), 'redis-lock-packed-'));
+/** Makes a folder that is removed at the end of this process. */
+export function temporary() {
+  const folder = mkdtempSync(join(tmpdir(), 'redis-lock-'));
   process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+function pack() {
+  const folder = temporary();
   const words = ['pack', '--ignore-scripts', '--silent', '--pack-destination', folder];
-  const name = execFileSync('npm', words, { cwd: packageFolder, encoding: 'utf8' })
-    .trim()
-    .split('\n')
-    .pop();
-  return join(folder, name);
+  const said = execFileSync('npm', words, { cwd: packageFolder, encoding: 'utf8' });
+  return join(folder, said.trim().split('\n').pop());
 }
 
 let archive;
 
 /** Makes a project with the packed package. `installed` maps names to folders of node_modules. */
 export function project(installed) {
-  const folder = mkdtempSync(join(tmpdir(), 'redis-lock-project-'));
+  const folder = temporary();
   archive ??= pack();
   const target = join(folder, 'node_modules/@redis-lock/client');
   mkdirSync(target, { recursive: true });
@@ -32,5 +35,29 @@ export function project(installed) {
     mkdirSync(join(folder, 'node_modules', name, '..'), { recursive: true });
     symlinkSync(join(modules, there), join(folder, 'node_modules', name));
   }
-  return { folder, remove: () => rmSync(folder, { recursive: true, force: true }) };
+  /** Runs a program in the folder, and returns what it prints. */
+  const run = (program, words, env = {}) =>
+    execFileSync(program, words, {
+      cwd: folder,
+      encoding: 'utf8',
+      stdio: 'pipe',
+      timeout: 60_000,
+      env: { ...process.env, ...env },
+    });
+  /** Runs the text of a program with Node, and returns what it prints. */
+  const evaluate = (text, type = 'module', env = {}) =>
+    run(process.execPath, [`--input-type=${type}`, '--eval', text], env);
+  return { folder, run, evaluate };
+}
+
+/** Compiles a project's file as strictly as possible, and fails with what the compiler says. */
+export function compile({ run }, words) {
+  const options = '--strict --target es2022 --lib es2022,esnext.disposable --skipLibCheck';
+  const types = `--types node --typeRoots ${join(modules, '@types')}`;
+  const tsc = join(modules, 'typescript/bin/tsc');
+  try {
+    run(process.execPath, [tsc, ...`${options} ${types} ${words}`.split(' ')]);
+  } catch (error) {
+    throw new Error(error.stdout);
+  }
 }
