@@ -43,9 +43,7 @@ fn raw() -> impl Iterator<Item = Cmd> {
 fn compare(mut raw: impl FnMut(), mut pairs: impl FnMut()) {
     raw();
     pairs();
-    let rounds: Vec<_> = (0..ROUNDS)
-        .map(|_| [spent(&mut raw), spent(&mut pairs)])
-        .collect();
+    let rounds = [(); ROUNDS].map(|()| [spent(&mut raw), spent(&mut pairs)]);
     let [raw, pairs] = [0, 1].map(|index| {
         let best = rounds.iter().map(|it| it[index]).min();
         best.expect("a round").as_secs_f64() * 1e6 / f64::from(PAIRS)
@@ -77,13 +75,11 @@ fn a_pair_of_tasks_costs_little() {
     let client = server.client();
     let connect = client.get_multiplexed_async_connection();
     let mut connection = runtime.block_on(connect).expect("a connection");
-    let lock = aio::Locks::new(server.client()).lock("k").expect("a lock");
+    let lock = aio::Locks::new(client).lock("k").expect("a lock");
     let mut by_hand = async || {
         for command in raw() {
-            command
-                .exec_async(&mut connection)
-                .await
-                .expect("an answer");
+            let reply = command.exec_async(&mut connection);
+            reply.await.expect("an answer");
         }
     };
     let pairs = async || {

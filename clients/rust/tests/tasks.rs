@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+use futures_util::FutureExt;
 use redis_lock_client::aio::{Grant, Lock, Locks};
 use redis_lock_client::{Error, Options};
 use support::{proxied, Server};
@@ -15,36 +17,29 @@ use tokio::time::{sleep, timeout};
 
 const SHORT: Duration = Duration::from_millis(300);
 
-fn locks(server: &Server) -> Locks {
-    Locks::new(server.client())
+async fn acquire(lock: &Lock) -> Result<Grant> {
+    Ok(lock.acquire(None).await?.expect("the lock"))
 }
 
-async fn acquire(lock: &Lock) -> Grant {
-    lock.acquire(None)
-        .await
-        .expect("an answer")
-        .expect("the lock")
-}
-
-/// Returns a lock, with a connection that is open.
-async fn lock(locks: &Locks, key: &str) -> Lock {
-    let lock = locks.lock(key).expect("a lock");
-    acquire(&lock).await.release().await.expect("an answer");
-    lock
+/// Returns a server, and locks with a lock there whose connection is open.
+async fn stage() -> Result<(Server, Locks, Lock)> {
+    let server = Server::start();
+    let locks = Locks::new(server.client());
+    let lock = locks.lock("k")?;
+    acquire(&lock).await?.release().await?;
+    Ok((server, locks, lock))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acquire_dropped_at_any_moment_leaves_nothing_behind() {
-    let server = Server::start();
-    let locks = locks(&server);
-    let lock = lock(&locks, "k").await;
+async fn an_acquire_dropped_at_any_moment_leaves_nothing_behind() -> Result<()> {
+    let (server, locks, lock) = stage().await?;
     for round in 0..400 {
         let is_held = round % 2 == 0;
         if is_held {
             server.acquire_as_other();
         }
-        let after = Duration::from_micros(round * 7);
-        let _ = timeout(after, async { acquire(&lock).await.lost().await }).await;
+        let acquires = async { acquire(&lock).await.expect("an answer").lost().await };
+        let _ = timeout(Duration::from_micros(round * 7), acquires).await;
         locks.settled().await;
         assert_eq!(server.waiters("k"), 0, "round {round}");
         if is_held {
@@ -52,33 +47,33 @@ async fn an_acquire_dropped_at_any_moment_leaves_nothing_behind() {
         }
         assert!(server.is_free("k"), "round {round}");
     }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_dropped_at_any_moment_goes_on() {
-    let server = Server::start();
-    let locks = locks(&server);
-    let lock = lock(&locks, "k").await;
+async fn a_release_dropped_at_any_moment_goes_on() -> Result<()> {
+    let (server, locks, lock) = stage().await?;
     for round in 0..200 {
-        let grant = acquire(&lock).await;
+        let grant = acquire(&lock).await?;
         let _ = timeout(Duration::from_micros(round * 3), grant.release()).await;
         locks.settled().await;
         assert!(server.is_free("k"), "round {round}");
     }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_can_be_dropped_by_any_thread() {
-    let server = Server::start();
-    let lock = lock(&locks(&server), "k").await;
-    let grant = acquire(&lock).await;
+async fn a_grant_can_be_dropped_by_any_thread() -> Result<()> {
+    let (server, _, lock) = stage().await?;
+    let grant = acquire(&lock).await?;
     thread::spawn(move || drop(grant)).join().expect("no panic");
     server.until_free("k");
+    Ok(())
 }
 
 /// Its connection is silent from then on, and the server doesn't hear of its end.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_session_is_released_over_another_connection() {
+async fn a_dropped_session_is_released_over_another_connection() -> Result<()> {
     let (server, is_cut) = (Server::start(), Arc::new(AtomicBool::new(false)));
     let cuts = Arc::clone(&is_cut);
     let client = proxied(&server, move || {
@@ -86,73 +81,69 @@ async fn a_dropped_session_is_released_over_another_connection() {
         move |_: &[u8]| is_new || !cuts.load(Ordering::SeqCst)
     });
     let (locks, options) = (Locks::new(client), Options::new().session());
-    let grant = acquire(&locks.lock_with("k", options).expect("a lock")).await;
+    let grant = acquire(&locks.lock_with("k", options)?).await?;
     is_cut.store(true, Ordering::SeqCst);
     drop(grant);
     server.until_free("k");
+    Ok(())
 }
 
 #[tokio::test]
-async fn a_loss_is_awaited_and_a_release_is_none() {
-    let server = Server::start();
-    let locks = locks(&server);
+async fn a_loss_is_awaited_and_a_release_is_none() -> Result<()> {
+    let (_server, locks, lock) = stage().await?;
     let options = Options::new().lease(SHORT).without_renewal();
-    let grant = acquire(&locks.lock_with("k", options).expect("a lock")).await;
+    let grant = acquire(&locks.lock_with("another", options)?).await?;
     let began = Instant::now();
     grant.lost().await;
     // A tenth of the lease is the margin.
     assert!(began.elapsed() < SHORT, "{:?}", began.elapsed());
-    let grant = acquire(&locks.lock("j").expect("a lock")).await;
-    locks.release_all().await.expect("an answer");
+    let grant = acquire(&lock).await?;
+    locks.release_all().await?;
     assert!(timeout(SHORT, grant.lost()).await.is_err());
+    Ok(())
 }
 
 #[test]
-fn a_locks_serves_one_runtime_after_the_other() {
+fn a_locks_serves_one_runtime_after_the_other() -> Result<()> {
     let server = Server::start();
-    let locks = locks(&server);
     let options = Options::new().lease(SHORT);
-    let lock = locks.lock_with("k", options).expect("a lock");
+    let lock = Locks::new(server.client()).lock_with("k", options)?;
     for _ in 0..2 {
-        let runtime = Runtime::new().expect("a runtime");
-        runtime.block_on(async {
-            let grant = acquire(&lock).await;
+        let grants = async {
+            let grant = acquire(&lock).await?;
             sleep(2 * SHORT).await;
-            assert!(grant.release().await.expect("an answer"));
-        });
+            Ok::<_, anyhow::Error>(grant.release().await?)
+        };
+        assert!(Runtime::new()?.block_on(grants)?);
     }
+    Ok(())
 }
 
 #[test]
-fn a_call_outside_of_a_runtime_is_refused() {
-    let server = Server::start();
-    let lock = locks(&server).lock("k").expect("a lock");
-    let tried = futures_util::FutureExt::now_or_never(lock.try_acquire());
-    let argument = match tried {
-        Some(Err(Error::InvalidArgument { argument, .. })) => argument,
-        other => panic!("{other:?}"),
+fn a_call_outside_of_a_runtime_is_refused() -> Result<()> {
+    let client = redis::Client::open("redis://127.0.0.1:1/")?;
+    let tried = Locks::new(client).lock("k")?.try_acquire().now_or_never();
+    let Some(Err(Error::InvalidArgument { argument, .. })) = tried else {
+        panic!("{tried:?}");
     };
     assert_eq!(argument, "runtime");
+    Ok(())
 }
 
 /// Futures of all calls can move between threads.
 #[test]
-fn futures_are_send() {
+fn futures_are_send() -> Result<()> {
     fn is_send<T: Send>(_: T) {}
 
-    let client = redis::Client::open("redis://127.0.0.1:1/").expect("a client");
-    let locks = Locks::new(client);
-    let lock = locks.lock("k").expect("a lock");
+    let locks = Locks::new(redis::Client::open("redis://127.0.0.1:1/")?);
+    let lock = locks.lock("k")?;
     is_send(lock.acquire(None));
     is_send(lock.with(async |_| Ok::<_, Error>(())));
     is_send(async move { lock.acquire(None).await?.expect("the lock").release().await });
     is_send(locks.adopt("k", "token", 1, Options::new()));
-    is_send(locks.once(
-        "k",
-        Options::new(),
-        async || Ok(Some(1)),
-        async || Ok::<_, Error>(1),
-    ));
+    let (read, compute) = (async || Ok(Some(1)), async || Ok::<_, Error>(1));
+    is_send(locks.once("k", Options::new(), read, compute));
     is_send(locks.release_all());
     is_send(locks.settled());
+    Ok(())
 }

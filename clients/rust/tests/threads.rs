@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::ErrorKind;
+use anyhow::Result;
+use redis::{ErrorKind, Value};
 use redis_lock_client::{Cancel, Config, Error, Grant, Keys, Lock, Locks};
 use redis_lock_client::{Observer, Options, Subject};
 use support::{proxied, until, Server};
@@ -21,10 +22,6 @@ fn locks(server: &Server) -> Locks {
     Locks::new(server.client())
 }
 
-fn lock(locks: &Locks, key: &str, options: Options) -> Lock {
-    locks.lock_with(key, options).expect("a lock")
-}
-
 fn acquire(lock: &Lock) -> Grant {
     lock.acquire(None).expect("an answer").expect("the lock")
 }
@@ -33,31 +30,26 @@ fn acquire(lock: &Lock) -> Grant {
 fn stage(options: Options) -> (Server, Locks, Lock) {
     let server = Server::start();
     let locks = locks(&server);
-    let lock = lock(&locks, "k", options);
+    let lock = locks.lock_with("k", options).expect("a lock");
     (server, locks, lock)
 }
 
-/// Returns the token, as an argument of a command.
-fn token(grant: &Grant) -> String {
-    String::from_utf8_lossy(grant.token()).into_owned()
-}
-
 #[test]
-fn the_drop_of_a_grant_ends_in_time_and_goes_on() {
-    let server = Server::start();
-    let timeout = Duration::from_millis(400);
-    let config = Config::from(server.client()).command_timeout(timeout);
-    let lock = lock(&Locks::new(config.expect("a timeout")), "k", Options::new());
+fn the_drop_of_a_grant_ends_in_time_and_goes_on() -> Result<()> {
+    let (server, timeout) = (Server::start(), Duration::from_millis(400));
+    let config = Config::from(server.client()).command_timeout(timeout)?;
+    let lock = Locks::new(config).lock("k")?;
     drop(acquire(&lock));
     assert!(server.is_free("k"));
     let grant = acquire(&lock);
-    server.process.freeze().expect("it stands still");
+    server.process.freeze()?;
     let began = Instant::now();
     drop(grant);
     let took = began.elapsed();
-    server.process.thaw().expect("it goes on");
+    server.process.thaw()?;
     assert!(took >= timeout && took < 2 * timeout, "{took:?}");
     server.until_free("k");
+    Ok(())
 }
 
 #[test]
@@ -77,102 +69,100 @@ fn a_grant_can_end_with_its_thread() {
 }
 
 #[tokio::test]
-async fn a_thread_of_a_runtime_can_block_in_calls() {
-    let server = Server::start();
-    let locks = locks(&server);
-    let held = acquire(&lock(&locks, "k", Options::new()));
-    let waits = lock(&locks, "k", Options::new());
-    assert!(waits.acquire(SHORT).expect("an answer").is_none());
-    assert!(held.extend(LONG).expect("an answer"));
+async fn a_thread_of_a_runtime_can_block_in_calls() -> Result<()> {
+    let (server, locks, lock) = stage(Options::new());
+    let held = acquire(&lock);
+    assert!(lock.acquire(SHORT)?.is_none());
+    assert!(held.extend(LONG)?);
     drop(held);
-    drop(acquire(&waits));
+    drop(acquire(&lock));
     assert!(server.is_free("k"));
     // The end of its own runtime doesn't panic here.
-    drop((waits, locks));
+    drop((lock, locks));
+    Ok(())
+}
+
+/// Counts the losses, and panics if it is asked to.
+#[derive(Clone, Default)]
+struct Losses {
+    count: Arc<AtomicUsize>,
+    panics: bool,
+}
+
+impl Losses {
+    fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+}
+
+impl Observer for Losses {
+    fn lost(&self, _: &Subject<'_>) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "of the observer");
+    }
+
+    fn granted(&self, _: &Subject<'_>) {
+        assert!(!self.panics, "of the observer");
+    }
 }
 
 /// Each panics. The other locks are renewed nevertheless.
 #[test]
-fn functions_that_panic_are_called_once() {
-    #[derive(Clone, Default)]
-    struct Panics(Arc<AtomicUsize>);
-
-    impl Observer for Panics {
-        fn lost(&self, _: &Subject<'_>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-            panic!("of the observer");
-        }
-
-        fn granted(&self, _: &Subject<'_>) {
-            panic!("of the observer");
-        }
-    }
-
-    let (server, panics) = (Server::start(), Panics::default());
+fn functions_that_panic_are_called_once() -> Result<()> {
+    let (server, called) = (Server::start(), Losses::default());
+    let panics = Losses {
+        count: Arc::clone(&called.count),
+        panics: true,
+    };
     let locks = Locks::new(Config::from(server.client()).observer(panics.clone()));
-    let (lease, called) = (Duration::from_secs(1), Arc::clone(&panics.0));
+    let lease = Duration::from_secs(1);
     let options = Options::new().lease(SHORT).on_lost(move |_| {
-        called.fetch_add(10, Ordering::SeqCst);
+        called.count.fetch_add(10, Ordering::SeqCst);
         panic!("of on_lost");
     });
-    let lost = acquire(&lock(&locks, "lost", options));
-    let renewed = acquire(&lock(&locks, "k", Options::new().lease(lease)));
-    server.delete("lost");
+    let lost = acquire(&locks.lock_with("lost", options)?);
+    let renewed = acquire(&locks.lock_with("k", Options::new().lease(lease))?);
+    server.call::<Value>("DEL lost");
     thread::sleep(2 * lease);
     assert!(lost.is_lost());
-    assert!(renewed.release().expect("an answer"));
-    assert!(!lost.release().expect("an answer"));
-    assert_eq!(panics.0.load(Ordering::SeqCst), 11);
+    assert!(renewed.release()?);
+    assert!(!lost.release()?);
+    assert_eq!(panics.count(), 11);
+    Ok(())
 }
 
 #[test]
-fn a_grant_is_passed_on() {
-    let server = Server::start();
-    let (ours, theirs) = (locks(&server), locks(&server));
-    let grant = acquire(&lock(&ours, "k", Options::new().lease(LONG)));
+fn a_grant_is_passed_on() -> Result<()> {
+    let (server, _, lock) = stage(Options::new().lease(LONG));
+    let losses = Losses::default();
+    let theirs = Locks::new(Config::from(server.client()).observer(losses.clone()));
+    let grant = acquire(&lock);
     let (keys, token, fence) = (grant.keys().clone(), grant.token().to_vec(), grant.fence());
-    grant.detach().expect("it is held");
+    grant.detach()?;
     let adopt = || theirs.adopt(keys.clone(), token.clone(), fence, Options::new());
-    let adopted = adopt().expect("an answer").expect("the lock");
+    let adopted = adopt()?.expect("the lock");
     assert_eq!(adopted.fence(), fence);
-    assert!(adopted.owned().expect("an answer"));
+    assert!(adopted.owned()?);
     assert!(adopted.left() > LONG / 2);
-    assert!(adopted.release().expect("an answer"));
+    assert!(adopted.release()?);
     assert!(server.is_free("k"));
-    assert!(adopt().expect("an answer").is_none());
-}
-
-#[test]
-fn an_adoption_of_what_has_ended_is_no_loss() {
-    struct Counts(Arc<AtomicUsize>);
-
-    impl Observer for Counts {
-        fn lost(&self, _: &Subject<'_>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    let (server, losses) = (Server::start(), Arc::new(AtomicUsize::new(0)));
-    let counts = Counts(Arc::clone(&losses));
-    let locks = Locks::new(Config::from(server.client()).observer(counts));
-    let adopted = locks.adopt("k", "ended", 1, Options::new());
-    assert!(adopted.expect("an answer").is_none());
-    assert_eq!(losses.load(Ordering::SeqCst), 0);
+    // What has ended is no loss.
+    assert!(adopt()?.is_none());
+    assert_eq!(losses.count(), 0);
+    Ok(())
 }
 
 #[test]
 fn one_caller_computes() {
-    let server = Server::start();
-    let (locks, result) = (locks(&server), Mutex::new(None));
-    let (computed, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (server, locks, _) = stage(Options::new());
+    let (result, tried) = (Mutex::new(None), AtomicUsize::new(0));
     let read = || Ok::<_, Error>(*result.lock().expect("no panic"));
     let compute = || {
         // The first one fails, so another one computes.
-        if failed.fetch_add(1, Ordering::SeqCst) == 0 {
+        if tried.fetch_add(1, Ordering::SeqCst) == 0 {
             server.until_waiters("k", 4);
             return Err(Error::Cancelled);
         }
-        computed.fetch_add(1, Ordering::SeqCst);
         *result.lock().expect("no panic") = Some(7);
         Ok(7)
     };
@@ -183,63 +173,58 @@ fn one_caller_computes() {
         results.collect()
     });
     let sevens = results.iter().filter(|it| matches!(it, Ok(7))).count();
-    assert_eq!((sevens, computed.into_inner()), (9, 1), "{results:?}");
+    assert_eq!((sevens, tried.into_inner()), (9, 2), "{results:?}");
 }
 
 #[test]
-fn all_grants_are_released_at_once() {
+fn all_grants_are_released_at_once() -> Result<()> {
     let (server, locks, lock) = stage(Options::new().wait(SHORT));
     let grant = acquire(&lock);
-    assert_eq!(locks.release_all().expect("an answer"), 1);
+    assert_eq!(locks.release_all()?, 1);
     assert!(!grant.is_lost());
-    assert!(!grant.extend(LONG).expect("an answer"));
+    assert!(!grant.extend(LONG)?);
     assert!(matches!(grant.release(), Err(Error::NotHeld)));
-    let released = lock.with(|_| locks.release_all());
-    assert_eq!(released.expect("a result"), 1);
+    assert_eq!(lock.with(|_| locks.release_all())?, 1);
     server.acquire_as_other();
     let not_acquired = lock.with(|_| Ok::<_, Error>(()));
     assert!(matches!(not_acquired, Err(Error::NotAcquired)));
+    Ok(())
 }
 
 #[test]
-fn a_switch_ends_all_its_waits() {
-    let server = Server::start();
+fn a_switch_ends_all_its_waits() -> Result<()> {
+    let (server, locks, lock) = stage(Options::new());
     server.acquire_as_other();
-    let (locks, cancel) = (locks(&server), Cancel::new());
-    let lock = lock(&locks, "k", Options::new());
+    let cancel = Cancel::new();
+    let is_cancelled = || matches!(lock.acquire_unless(None, &cancel), Err(Error::Cancelled));
     thread::scope(|scope| {
-        let waits = [(); 6].map(|()| scope.spawn(|| lock.acquire_unless(None, &cancel)));
+        let waits = [(); 6].map(|()| scope.spawn(is_cancelled));
         server.until_waiters("k", 4);
         cancel.cancel();
-        for wait in waits {
-            let ended = wait.join().expect("no panic");
-            assert!(matches!(ended, Err(Error::Cancelled)), "{ended:?}");
-        }
+        assert!(waits.into_iter().all(|it| it.join().expect("no panic")));
     });
-    locks.settled().expect("no work goes on");
+    locks.settled()?;
     assert_eq!(server.waiters("k"), 0);
-    let later = lock.acquire_unless(None, &cancel);
-    assert!(matches!(later, Err(Error::Cancelled)));
+    assert!(is_cancelled());
+    Ok(())
 }
 
 #[test]
-fn a_lock_that_is_released_after_a_while_stays_without_its_connection() {
-    let server = Server::start();
-    let locks = locks(&server);
+fn a_lock_that_is_released_after_a_while_stays_without_its_connection() -> Result<()> {
     for options in [Options::new(), Options::new().session()] {
-        let lock = lock(&locks, "k", options);
+        let (server, _, lock) = stage(options);
         let grant = acquire(&lock);
-        let check = format!("LOCK.CHECK k {}", token(&grant));
-        assert!(grant.release_after(LONG / 2).expect("an answer"));
+        let token = String::from_utf8(grant.token().to_vec())?;
+        assert!(grant.release_after(LONG / 2)?);
         server.kill_connections();
-        let left: i64 = server.call(&check);
+        let left: i64 = server.call(&format!("LOCK.CHECK k {token}"));
         assert!((1..=15_000).contains(&left), "{left}");
-        server.delete("k");
     }
+    Ok(())
 }
 
 #[test]
-fn a_session_is_lost_with_its_connection() {
+fn a_session_is_lost_with_its_connection() -> Result<()> {
     let (server, _, lock) = stage(Options::new().session());
     let cut_off = || {
         let grant = acquire(&lock);
@@ -247,57 +232,79 @@ fn a_session_is_lost_with_its_connection() {
         server.until_free("k");
         grant
     };
-    assert!(acquire(&lock).release().expect("an answer"));
+    assert!(acquire(&lock).release()?);
     let extended = cut_off();
-    assert!(!extended.extend(LONG).expect("an answer"));
+    assert!(!extended.extend(LONG)?);
     assert!(extended.is_lost());
-    assert!(!cut_off().release().expect("an answer"));
+    assert!(!cut_off().release()?);
+    Ok(())
 }
 
-/// The network holds the first tie back until the acquire has another one.
-#[test]
-fn a_late_tie_ends_no_session() {
-    let (server, arrived) = (Server::start(), Arc::new(AtomicUsize::new(0)));
-    let counts = Arc::clone(&arrived);
-    let client = proxied(&server, move || {
-        let counts = Arc::clone(&counts);
+/// Returns a client whose network holds the first command with this word back, and a function that
+/// delivers it.
+fn holding_back(server: &Server, word: &'static str) -> (redis::Client, impl Fn()) {
+    const SENT: usize = 1;
+    const MAY_PASS: usize = 2;
+    const HAS_PASSED: usize = 3;
+    let state = Arc::new(AtomicUsize::new(0));
+    let held = Arc::clone(&state);
+    let client = proxied(server, move || {
+        let held = Arc::clone(&held);
         move |bytes| {
-            let is_tie = bytes.windows(7).any(|it| it == b"SESSION");
-            if is_tie && counts.fetch_add(1, Ordering::SeqCst) == 0 {
-                until("another tie came", || counts.load(Ordering::SeqCst) > 1);
-                thread::sleep(SHORT);
-                counts.fetch_add(10, Ordering::SeqCst);
+            let has_word = bytes.windows(word.len()).any(|it| it == word.as_bytes());
+            if has_word && held.fetch_max(SENT, Ordering::SeqCst) == 0 {
+                until("it may pass", || held.load(Ordering::SeqCst) == MAY_PASS);
+                held.store(HAS_PASSED, Ordering::SeqCst);
             }
             true
         }
     });
-    let grant = acquire(&lock(&Locks::new(client), "k", Options::new().session()));
-    until("the first tie came", || arrived.load(Ordering::SeqCst) > 10);
-    thread::sleep(SHORT);
-    assert!(grant.owned().expect("an answer"));
+    let deliver = move || {
+        assert_eq!(state.swap(MAY_PASS, Ordering::SeqCst), SENT);
+        until("it passes", || state.load(Ordering::SeqCst) == HAS_PASSED);
+        thread::sleep(SHORT);
+    };
+    (client, deliver)
 }
 
 #[test]
-fn an_adoption_without_a_reply_leaves_no_session() {
+fn a_late_tie_ends_no_session() -> Result<()> {
     let server = Server::start();
+    let (client, deliver) = holding_back(&server, "SESSION");
+    let grant = acquire(&Locks::new(client).lock_with("k", Options::new().session())?);
+    deliver();
+    assert!(grant.owned()?);
+    Ok(())
+}
+
+#[test]
+fn a_late_acquire_of_a_released_grant_is_turned_away() -> Result<()> {
+    let server = Server::start();
+    let (client, deliver) = holding_back(&server, "LOCK.ACQUIRE");
+    assert!(acquire(&Locks::new(client).lock("k")?).release()?);
+    deliver();
+    assert!(server.is_free("k"));
+    Ok(())
+}
+
+#[test]
+fn an_adoption_without_a_reply_leaves_no_session() -> Result<()> {
+    let (server, locks, lock) = stage(Options::new());
     server.acquire_as_other();
-    let locks = locks(&server);
     // A wait leaves an open connection.
-    let waited = lock(&locks, "k", Options::new()).acquire(SHORT);
-    assert!(waited.expect("an answer").is_none());
-    server.process.freeze().expect("it stands still");
+    assert!(lock.acquire(SHORT)?.is_none());
+    server.process.freeze()?;
     let adopted = locks.adopt("k", "other", 1, Options::new().session());
-    server.process.thaw().expect("it goes on");
-    assert!(
-        matches!(adopted, Err(Error::Unavailable { .. })),
-        "{adopted:?}"
-    );
+    server.process.thaw()?;
+    let is_outage = matches!(adopted, Err(Error::Unavailable { .. }));
+    assert!(is_outage, "{adopted:?}");
     server.until_free("k");
+    Ok(())
 }
 
 /// A connection takes more than half of an attempt to open, and so does a command.
 #[test]
-fn a_connection_that_opens_slowly_is_kept() {
+fn a_slow_connection_is_kept_and_leases_count_from_the_request() -> Result<()> {
     let server = Server::start();
     let client = proxied(&server, || {
         |_: &[u8]| {
@@ -305,20 +312,26 @@ fn a_connection_that_opens_slowly_is_kept() {
             true
         }
     });
-    let config = Config::from(client).command_timeout(Duration::from_secs(3));
-    let lock = lock(&Locks::new(config.expect("a timeout")), "k", Options::new());
-    let grant = lock.try_acquire().expect("an answer").expect("the lock");
-    assert!(grant.release().expect("an answer"));
+    let config = Config::from(client).command_timeout(Duration::from_secs(3))?;
+    let lock = Locks::new(config).lock("k")?;
+    assert!(lock.try_acquire()?.expect("the lock").release()?);
+    // The margin is 1 s.
+    let latest = || Instant::now() + LONG - Duration::from_secs(1) + SHORT;
+    let is_lost_by = latest();
+    let grant = lock.try_acquire()?.expect("the lock");
+    assert!(Instant::now() + grant.left() < is_lost_by);
+    let is_lost_by = latest();
+    assert!(grant.extend(LONG)?);
+    assert!(Instant::now() + grant.left() < is_lost_by);
+    Ok(())
 }
 
 #[test]
 fn a_renewal_comes_as_often_as_asked() {
-    let server = Server::start();
-    let options = Options::new()
-        .lease(Duration::from_secs(3600))
-        .renew_every(SHORT);
-    let grant = acquire(&lock(&locks(&server), "k", options));
-    server.delete("k");
+    let hour = Duration::from_secs(3600);
+    let (server, _, lock) = stage(Options::new().lease(hour).renew_every(SHORT));
+    let grant = acquire(&lock);
+    server.call::<Value>("DEL k");
     until("the loss is known", || grant.is_lost());
 }
 
@@ -331,10 +344,10 @@ fn refused<T: Debug>(result: Result<T, Error>) -> &'static str {
 }
 
 #[test]
-fn wrong_arguments_are_refused_before_anything_is_sent() {
-    let server = Server::start();
-    let (locks, options) = (locks(&server), Options::new);
-    let (zero, far) = (Duration::ZERO, Duration::MAX);
+fn wrong_arguments_are_refused_by_name_before_anything_is_sent() -> Result<()> {
+    let (zero, far, options) = (Duration::ZERO, Duration::MAX, Options::new);
+    let nowhere = || redis::Client::open("redis://127.0.0.1:1/");
+    let locks = Locks::new(nowhere()?);
     for (options, argument) in [
         (options().lease(zero), "lease"),
         (options().lease(far), "lease"),
@@ -356,63 +369,66 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
     }
     assert_eq!(refused(locks.lock(Vec::<String>::new())), "keys");
     assert_eq!(refused(locks.lock(["k", "k"])), "keys");
-    let lock = lock(&locks, "k", options());
-    assert_eq!(refused(lock.acquire(far)), "limit");
+    assert_eq!(refused(locks.lock("k")?.acquire(far)), "limit");
     for token in ["", "*"] {
         assert_eq!(refused(locks.adopt("k", token, 1, options())), "token");
     }
-    let timeout = Config::from(server.client()).command_timeout(zero);
+    let timeout = Config::from(nowhere()?).command_timeout(zero);
     assert_eq!(refused(timeout), "command_timeout");
-    assert_eq!(server.connections(), 0);
+    Ok(())
+}
+
+#[test]
+fn wrong_arguments_of_a_grant_are_refused_by_name() -> Result<()> {
+    let (server, locks, lock) = stage(Options::new());
     let grant = acquire(&lock);
-    for lease in [zero, far, Duration::from_secs(1)] {
+    for lease in [Duration::ZERO, Duration::MAX, Duration::from_secs(1)] {
         assert_eq!(refused(grant.extend(lease)), "lease");
     }
-    assert!(grant.release().expect("an answer"));
-    let session = acquire(&self::lock(&locks, "k", options().session()));
+    assert!(grant.release()?);
+    let session = acquire(&locks.lock_with("k", Options::new().session())?);
     assert_eq!(refused(session.detach()), "session");
     server.until_free("k");
-    assert_eq!(refused(acquire(&lock).release_after(far)), "rest");
+    assert_eq!(refused(acquire(&lock).release_after(Duration::MAX)), "rest");
     assert!(server.is_free("k"));
+    Ok(())
 }
 
 #[test]
-fn no_text_has_the_password() {
-    let client = redis::Client::open("redis://someone:secret123@127.0.0.1:1/");
-    let config = Config::from(client.expect("a client"));
+fn no_text_has_the_password() -> Result<()> {
+    let config = Config::from(redis::Client::open("redis://me:secret123@127.0.0.1:1/")?);
     let text = format!("{config:?} {:?}", Locks::new(config.clone()));
     assert!(!text.contains("secret123"), "{text}");
+    Ok(())
 }
 
 #[test]
-fn a_server_without_hello_is_served() {
+fn a_server_without_hello_is_served() -> Result<()> {
     let server = Server::with_lines(&["rename-command HELLO \"\""]);
-    let lock = lock(&locks(&server), "k", Options::new());
-    assert!(acquire(&lock).release().expect("an answer"));
+    assert!(acquire(&locks(&server).lock("k")?).release()?);
     // A client that sends it gets another error than that of a missing module.
-    let client = redis::Client::open(format!("{}?protocol=resp3", server.url()));
-    let locks = Locks::new(client.expect("a client"));
-    let refused = locks.lock("k").expect("a lock").try_acquire();
+    let client = redis::Client::open(format!("{}?protocol=resp3", server.url()))?;
+    let refused = Locks::new(client).lock("k")?.try_acquire();
     assert!(matches!(refused, Err(Error::Redis(_))), "{refused:?}");
+    Ok(())
 }
 
 #[test]
-fn a_function_of_the_program_can_connect() {
+fn a_function_of_the_program_can_connect() -> Result<()> {
     let server = Server::start();
     let (opened, client) = (Arc::new(AtomicUsize::new(0)), server.client());
     let counts = Arc::clone(&opened);
     let open = move || -> futures_util::future::BoxFuture<'static, _> {
         let client = client.clone();
         if counts.fetch_add(1, Ordering::SeqCst) == 0 {
-            let error = (ErrorKind::Io, "not yet").into();
-            return Box::pin(async { Err(error) });
+            return Box::pin(async { Err((ErrorKind::Io, "not yet").into()) });
         }
         Box::pin(async move { client.get_multiplexed_async_connection().await })
     };
     let locks = Locks::new(Config::opened_by("the server", Arc::new(open)));
-    let lock = lock(&locks, "k", Options::new());
-    assert!(acquire(&lock).release().expect("an answer"));
+    assert!(acquire(&locks.lock("k")?).release()?);
     assert!(opened.load(Ordering::SeqCst) > 1);
+    Ok(())
 }
 
 #[test]

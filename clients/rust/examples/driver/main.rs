@@ -1,9 +1,8 @@
 //! The driver of the conformance suite. Executes orders, each a line of JSON, with this library.
 
 mod order;
-mod storm;
 
-/// Locks for threads. Each order has a thread of its own, so a call blocks it.
+/// The library for threads, with the shape of that for tasks.
 mod threads {
     mod front;
     mod orders;
@@ -11,7 +10,7 @@ mod threads {
     pub use orders::obey_all;
 }
 
-/// Locks for tasks. The thread of an order waits for the task.
+/// The library for tasks.
 mod tasks {
     mod front;
     #[expect(clippy::duplicate_mod, reason = "both fronts have the same calls")]

@@ -1,209 +1,99 @@
-//! One line of input, and its answer.
+//! The fields of an order, and the reply to one that is refused.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::cluster::ClusterClient;
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{
-    Client, ConnectionInfo, ConnectionLike, ErrorKind, IntoConnectionInfo, RedisError, RedisResult,
-};
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{Client, ConnectionLike, ErrorKind, IntoConnectionInfo, RedisError, RedisResult};
 use redis_lock_client::{Config, Error, Options};
-use serde_json::{json, Value};
-
-use crate::say;
-
-pub struct Order(pub Value);
+use serde::Deserialize;
 
 /// A setter of an option with a value, and one without.
 type Set<T> = fn(Options, T) -> Options;
 type Turn = fn(Options) -> Options;
 
+/// A field that the library's types can't express fails the whole order.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct Order {
+    pub r#do: String,
+    pub lock: String,
+    pub of: u64,
+    pub servers: Vec<String>,
+    pub cluster: bool,
+    pub sentinel: Option<String>,
+    pub username: Option<String>,
+    pub password: Option<String>,
+    pub command_timeout_ms: Option<Time>,
+    pub keys: Vec<String>,
+    pub lease_ms: Option<Time>,
+    pub keep_ms: Option<Time>,
+    pub wait_ms: Option<Time>,
+    pub margin_ms: Option<Time>,
+    pub max_hold_ms: Option<Time>,
+    pub at_least_ms: Option<Time>,
+    pub limit: Option<u32>,
+    pub permits: Option<u32>,
+    pub replicas: Option<u32>,
+    pub renew: Option<bool>,
+    pub shared: Option<bool>,
+    pub session: Option<bool>,
+    pub data: Option<String>,
+    pub work_ms: Time,
+    pub fail: Option<String>,
+    pub list: Option<String>,
+    pub tasks: u64,
+    pub seconds: u64,
+    pub most_wait_ms: Time,
+}
+
+/// A time in milliseconds, which may be wrong on purpose.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(try_from = "f64")]
+pub struct Time(Duration);
+
+impl TryFrom<f64> for Time {
+    type Error = std::time::TryFromFloatSecsError;
+
+    fn try_from(ms: f64) -> Result<Time, Self::Error> {
+        Duration::try_from_secs_f64(ms / 1000.0).map(Time)
+    }
+}
+
+impl From<Time> for Duration {
+    fn from(time: Time) -> Duration {
+        time.0
+    }
+}
+
 /// An order that was not carried out.
-pub enum Refused {
-    Error(Error),
-    /// A value for which the library's types have no words.
-    Unrepresentable,
-    /// Released or extended though not held. The library's types make that impossible.
-    Misuse,
-    Failed(String),
+pub struct Refused {
+    pub error: &'static str,
+    pub text: String,
 }
 
-/// The client that the program has beside its locks.
-#[derive(Clone)]
-pub enum Program {
-    One(Box<Client>),
-    Cluster(Box<ClusterClient>),
-}
+impl Refused {
+    pub fn new(error: &'static str, text: String) -> Refused {
+        Refused { error, text }
+    }
 
-impl Program {
-    pub fn connect(&self) -> RedisResult<Box<dyn ConnectionLike>> {
-        Ok(match self {
-            Program::One(client) => Box::new(client.get_connection()?),
-            Program::Cluster(client) => Box::new(client.get_connection()?),
-        })
+    /// Returns the refusal of a release or an extension without a grant, which the library's types
+    /// make impossible.
+    pub fn misuse() -> Refused {
+        Refused::new("misuse", "the lock isn't held".to_owned())
     }
 }
 
 impl From<RedisError> for Refused {
     fn from(error: RedisError) -> Refused {
-        Refused::Error(Error::Redis(error))
+        Error::Redis(error).into()
     }
 }
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Refused {
-        Refused::Error(error)
-    }
-}
-
-impl Order {
-    pub fn does(&self) -> &str {
-        self.0["do"].as_str().unwrap_or_default()
-    }
-
-    pub fn lock(&self) -> String {
-        self.text("lock").unwrap_or_default()
-    }
-
-    pub fn text(&self, name: &str) -> Option<String> {
-        self.0[name].as_str().map(str::to_owned)
-    }
-
-    pub fn number(&self, name: &str) -> u64 {
-        self.0[name].as_u64().unwrap_or_default()
-    }
-
-    fn is(&self, name: &str) -> bool {
-        self.0[name] == json!(true)
-    }
-
-    /// Returns a time in milliseconds, which may be wrong on purpose.
-    pub fn time(&self, name: &str) -> Result<Option<Duration>, Refused> {
-        match &self.0[name] {
-            Value::Null => Ok(None),
-            Value::Number(ms) => {
-                let seconds = ms.as_f64().unwrap_or(f64::NAN) / 1000.0;
-                let time = Duration::try_from_secs_f64(seconds);
-                time.map(Some).map_err(|_| Refused::Unrepresentable)
-            }
-            _ => Err(Refused::Unrepresentable),
-        }
-    }
-
-    fn count(&self, name: &str) -> Result<Option<u32>, Refused> {
-        let value = &self.0[name];
-        let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
-        match count {
-            None if !value.is_null() => Err(Refused::Unrepresentable),
-            count => Ok(count),
-        }
-    }
-
-    pub fn keys(&self) -> Result<Vec<String>, Refused> {
-        let keys = self.0["keys"].as_array().into_iter().flatten();
-        let keys = keys.map(|key| key.as_str().map(str::to_owned));
-        keys.collect::<Option<_>>().ok_or(Refused::Unrepresentable)
-    }
-
-    /// Returns the configuration of the library, and the program's client.
-    pub fn client(&self) -> Result<(Config, Option<Program>), Refused> {
-        let mut infos = self.infos()?;
-        if let Some(name) = self.text("sentinel") {
-            return Ok((self.sentinel(&name, &infos)?.into(), None));
-        }
-        Ok(match self.is("cluster") {
-            true => {
-                let client = ClusterClient::new(infos)?;
-                (
-                    client.clone().into(),
-                    Some(Program::Cluster(Box::new(client))),
-                )
-            }
-            false => {
-                let client = Client::open(infos.remove(0))?;
-                (client.clone().into(), Some(Program::One(Box::new(client))))
-            }
-        })
-    }
-
-    fn sentinel(&self, name: &str, infos: &[ConnectionInfo]) -> RedisResult<SentinelClient> {
-        let addresses = infos.iter().map(|info| info.addr().clone());
-        let kind = SentinelServerType::Master;
-        let mut builder = SentinelClientBuilder::new(addresses, name, kind)?;
-        if let (Some(user), Some(password)) = (self.text("username"), self.text("password")) {
-            builder = builder.set_client_to_redis_username(user);
-            builder = builder.set_client_to_redis_password(password);
-        }
-        builder.build()
-    }
-
-    fn infos(&self) -> RedisResult<Vec<ConnectionInfo>> {
-        let servers = self.0["servers"].as_array().into_iter().flatten();
-        let info = |server: &Value| {
-            let server = server.as_str().unwrap_or_default();
-            let info = format!("redis://{server}/").into_connection_info()?;
-            let mut settings = info.redis_settings().clone();
-            if let (Some(user), Some(password)) = (self.text("username"), self.text("password")) {
-                settings = settings.set_username(user).set_password(password);
-            }
-            Ok(info.set_redis_settings(settings))
-        };
-        servers.map(info).collect()
-    }
-
-    /// Returns the options of a lock.
-    pub fn options(&self) -> Result<Options, Refused> {
-        let mut options = Options::new();
-        let times: [(_, Set<Duration>); 6] = [
-            ("lease_ms", Options::lease),
-            ("keep_ms", Options::keep),
-            ("wait_ms", Options::wait),
-            ("margin_ms", Options::margin),
-            ("max_hold_ms", Options::max_hold),
-            ("at_least_ms", Options::at_least),
-        ];
-        for (name, set) in times {
-            if let Some(time) = self.time(name)? {
-                options = set(options, time);
-            }
-        }
-        let counts: [(_, Set<u32>); 3] = [
-            ("limit", Options::limit),
-            ("permits", Options::permits),
-            ("replicas", Options::replicas),
-        ];
-        for (name, set) in counts {
-            if let Some(count) = self.count(name)? {
-                options = set(options, count);
-            }
-        }
-        let flags: [(_, _, Turn); 3] = [
-            ("renew", false, Options::without_renewal),
-            ("shared", true, Options::shared),
-            ("session", true, Options::session),
-        ];
-        for (name, value, set) in flags {
-            if self.0[name] == json!(value) {
-                options = set(options);
-            }
-        }
-        if let Some(data) = self.text("data") {
-            options = options.data(data);
-        }
-        let name = self.lock();
-        Ok(options.on_lost(move |_| say(&json!({"event": "lost", "lock": name}))))
-    }
-
-    /// Writes the answer to this order.
-    pub fn answer(&self, answer: Result<Value, Refused>) {
-        let mut answer = answer.unwrap_or_else(|refused| match refused {
-            Refused::Error(error) => json!({"error": name(&error), "text": error.to_string()}),
-            Refused::Unrepresentable => json!({"error": "unrepresentable"}),
-            Refused::Misuse => json!({"error": "misuse", "text": "the lock isn't held"}),
-            Refused::Failed(text) => json!({"error": "failed", "text": text}),
-        });
-        answer["id"] = self.0["id"].clone();
-        say(&answer);
+        Refused::new(name(&error), error.to_string())
     }
 }
 
@@ -224,5 +114,80 @@ fn name(error: &Error) -> &'static str {
             _ => "other",
         },
         _ => "other",
+    }
+}
+
+/// Opens a connection of the program, beside those of its locks.
+pub type Opener = Arc<dyn Fn() -> RedisResult<Box<dyn ConnectionLike>> + Send + Sync>;
+
+impl Order {
+    /// Returns the configuration of the library, and the program's own client.
+    pub fn client(&self) -> RedisResult<(Config, Option<Opener>)> {
+        let user = self.username.as_ref().zip(self.password.as_ref());
+        let login = user.map_or(String::new(), |(name, password)| {
+            format!("{name}:{password}@")
+        });
+        let url = |server| format!("redis://{login}{server}/").into_connection_info();
+        let mut infos = self
+            .servers
+            .iter()
+            .map(url)
+            .collect::<RedisResult<Vec<_>>>()?;
+        if let Some(name) = &self.sentinel {
+            let addresses = infos.iter().map(|info| info.addr().clone());
+            let kind = SentinelServerType::Master;
+            let mut builder = SentinelClientBuilder::new(addresses, name.clone(), kind)?;
+            if let Some((name, password)) = user {
+                builder = builder.set_client_to_redis_username(name);
+                builder = builder.set_client_to_redis_password(password);
+            }
+            return Ok((builder.build()?.into(), None));
+        }
+        if self.cluster {
+            let client = ClusterClient::new(infos)?;
+            let config = client.clone().into();
+            let open: Opener = Arc::new(move || Ok(Box::new(client.get_connection()?)));
+            return Ok((config, Some(open)));
+        }
+        let client = Client::open(infos.remove(0))?;
+        let config = client.clone().into();
+        let open: Opener = Arc::new(move || Ok(Box::new(client.get_connection()?)));
+        Ok((config, Some(open)))
+    }
+
+    /// Returns the options of a lock.
+    pub fn options(&self) -> Options {
+        let mut options = Options::new();
+        let times: [(_, Set<Duration>); 6] = [
+            (self.lease_ms, Options::lease),
+            (self.keep_ms, Options::keep),
+            (self.wait_ms, Options::wait),
+            (self.margin_ms, Options::margin),
+            (self.max_hold_ms, Options::max_hold),
+            (self.at_least_ms, Options::at_least),
+        ];
+        for (time, set) in times {
+            options = time.map_or(options.clone(), |time| set(options, time.into()));
+        }
+        let counts: [(_, Set<u32>); 3] = [
+            (self.limit, Options::limit),
+            (self.permits, Options::permits),
+            (self.replicas, Options::replicas),
+        ];
+        for (count, set) in counts {
+            options = count.map_or(options.clone(), |count| set(options, count));
+        }
+        let turns: [(_, Turn); 3] = [
+            (self.renew == Some(false), Options::without_renewal),
+            (self.shared == Some(true), Options::shared),
+            (self.session == Some(true), Options::session),
+        ];
+        for (_, turn) in turns.into_iter().filter(|(is_asked, _)| *is_asked) {
+            options = turn(options);
+        }
+        match &self.data {
+            Some(data) => options.data(data.clone()),
+            None => options,
+        }
     }
 }

@@ -37,10 +37,8 @@ impl Server {
             lines: lines.iter().map(|line| line.to_string()).collect(),
             ..Plan::new(&path("REDIS_SERVER"))
         };
-        Server {
-            process: Process::start(plan, dir.path()).expect("a server"),
-            _dir: dir,
-        }
+        let process = Process::start(plan, dir.path()).expect("a server");
+        Server { process, _dir: dir }
     }
 
     pub fn url(&self) -> String {
@@ -64,10 +62,6 @@ impl Server {
         self.call::<Value>("LOCK.RELEASE k other");
     }
 
-    pub fn delete(&self, key: &str) {
-        self.call::<Value>(&format!("DEL {key}"));
-    }
-
     /// Returns the number of waiters for a key.
     pub fn waiters(&self, key: &str) -> u64 {
         let info: Option<HashMap<String, Value>> = self.call(&format!("LOCK.INFO {key}"));
@@ -79,11 +73,11 @@ impl Server {
         until("they wait", || self.waiters(key) == count);
     }
 
+    /// Returns true if the key has neither a holder nor a waiter.
     pub fn is_free(&self, key: &str) -> bool {
         self.call::<Value>(&format!("LOCK.INFO {key}")) == Value::Nil
     }
 
-    /// Waits until the key has neither a holder nor a waiter.
     pub fn until_free(&self, key: &str) {
         until("the lock is free", || self.is_free(key));
     }
@@ -91,12 +85,6 @@ impl Server {
     /// Kills all connections except the one that sends the command.
     pub fn kill_connections(&self) {
         self.call::<Value>("CLIENT KILL TYPE normal");
-    }
-
-    /// Returns the number of connections except the one that sends the command.
-    pub fn connections(&self) -> usize {
-        let list: String = self.call("CLIENT LIST");
-        list.lines().filter(|it| !it.contains("cmd=client")).count()
     }
 }
 
@@ -107,10 +95,8 @@ pub fn proxied<F: FnMut(&[u8]) -> bool + Send + 'static>(
     passes: impl Fn() -> F + Send + 'static,
 ) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let (port, target) = (
-        listener.local_addr().expect("a port").port(),
-        server.process.port(),
-    );
+    let port = listener.local_addr().expect("a port").port();
+    let target = server.process.port();
     thread::spawn(move || {
         for client in listener.incoming() {
             let (mut client, mut passes) = (client.expect("a connection"), passes());

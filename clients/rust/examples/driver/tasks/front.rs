@@ -1,3 +1,5 @@
+//! The library for tasks.
+
 use std::future::Future;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -7,83 +9,51 @@ use redis_lock_client::Error;
 use tokio::runtime::Runtime;
 pub use tokio::sync::Notify as Stop;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+pub use tokio::time::sleep;
 
 use crate::order::Refused;
-use crate::storm::{Storm, HOLD, PAUSE};
+
+pub const LOSS_ENDS_BLOCK: bool = true;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
 
-pub fn run<T>(call: impl Future<Output = T>) -> T {
-    RUNTIME.block_on(call)
+pub fn done<F: Future>(call: F) -> F {
+    call
+}
+
+/// Runs the calls of an order, whose thread waits for them.
+pub fn run<T>(calls: impl Future<Output = T>) -> T {
+    RUNTIME.block_on(calls)
 }
 
 pub fn cancel(stop: &Stop) {
     stop.notify_one();
 }
 
-pub fn acquire(lock: &Lock, wait: Option<Duration>, stop: &Stop) -> Result<Option<Grant>, Error> {
-    run(async {
-        // A task's acquire is cancelled by dropping its future.
-        tokio::select! {
-            acquired = lock.acquire(wait) => acquired,
-            () = stop.notified() => Err(Error::Cancelled),
-        }
-    })
-}
-
-/// Runs the guarded block, which begins with `enter`, lasts for a time, and ends with `leave`.
-pub fn block<T>(
+/// Acquires the lock. A task cancels that by dropping the future.
+pub async fn acquire(
     lock: &Lock,
     wait: Option<Duration>,
-    enter: impl FnOnce(),
-    work: Duration,
-    leave: impl FnOnce(&Grant) -> Result<T, Refused>,
+    stop: &Stop,
+) -> Result<Option<Grant>, Error> {
+    tokio::select! {
+        acquired = lock.acquire(wait) => acquired,
+        () = stop.notified() => Err(Error::Cancelled),
+    }
+}
+
+pub async fn with<T>(
+    grant: Grant,
+    body: impl AsyncFnOnce(&Grant) -> Result<T, Refused>,
 ) -> Result<T, Refused> {
-    run(async {
-        let grant = lock.acquire(wait).await?.ok_or(Error::NotAcquired)?;
-        let body = async |grant: &Grant| {
-            enter();
-            sleep(work).await;
-            leave(grant)
-        };
-        grant.with(body).await
-    })
+    grant.with(body).await
 }
 
-/// Writes again and again in a guarded block, until the loss ends it.
-pub fn write(
-    lock: &Lock,
-    wait: Option<Duration>,
-    mut write: impl FnMut(i64),
-) -> Result<(), Refused> {
-    run(async {
-        let grant = lock.acquire(wait).await?.ok_or(Error::NotAcquired)?;
-        let body = async |grant: &Grant| loop {
-            write(grant.fence());
-            sleep(PAUSE).await;
-        };
-        grant.with(body).await
-    })
-}
-
-/// Runs the tasks of a storm until its end.
-pub fn storm(lock: &Lock, storm: &'static Storm, tasks: u64) {
-    let acquire_again_and_again = |lock: Lock| async move {
-        while storm.goes_on() {
-            let acquiring = storm.acquiring();
-            let grant = lock.acquire(acquiring.limit).await.unwrap_or_default();
-            storm.ended(acquiring);
-            if let Some(grant) = grant {
-                sleep(HOLD).await;
-                let releasing = storm.acquiring();
-                let _ = grant.release().await;
-                storm.released(releasing);
-            }
-        }
-    };
-    run(async {
-        let tasks = (0..tasks).map(|_| acquire_again_and_again(lock.clone()));
-        tasks.collect::<JoinSet<()>>().join_all().await
-    });
+/// Runs the work in so many tasks at once.
+pub async fn at_once<F, T: Send + 'static>(count: u64, work: impl Fn() -> F) -> Vec<T>
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    let tasks = (0..count).map(|_| work()).collect::<JoinSet<T>>();
+    tasks.join_all().await
 }
