@@ -240,17 +240,20 @@ impl Hold {
 
     /// Ends the grant as lost, and tells the program once.
     fn lose(self: &Arc<Hold>) {
+        let mut is_granted = false;
         let is_first = self.phase.send_if_modified(|phase| {
             let is_held = *phase == Phase::Held;
             if is_held {
                 *phase = Phase::Lost;
+                // Before the block hears of the loss and ends, because its end forgets the grant.
+                is_granted = self.core.forget(self);
             }
             is_held
         });
         if !is_first {
             return;
         }
-        if self.core.forget(self) {
+        if is_granted {
             self.tell_lost();
         }
         // The close releases the lock, which still has a margin.

@@ -2,16 +2,18 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::FutureExt;
+use redis::Value;
 use redis_lock_client::aio::{Grant, Lock, Locks};
 use redis_lock_client::{Error, Options};
-use support::{proxied, Server};
+use support::{proxied, until, Server};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
@@ -100,6 +102,27 @@ async fn a_loss_is_awaited_and_a_release_is_none() -> Result<()> {
     let grant = acquire(&lock).await?;
     locks.release_all().await?;
     assert!(timeout(SHORT, grant.lost()).await.is_err());
+    Ok(())
+}
+
+/// The loss wakes the block, which may end before the loss is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_that_ends_its_block_is_told() -> Result<()> {
+    let (server, locks, _) = stage().await?;
+    let told = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&told);
+    let options = Options::new().renew_every(SHORT / 30).on_lost(move |_| {
+        counts.fetch_add(1, Ordering::SeqCst);
+    });
+    let lock = locks.lock_with("k", options)?;
+    for round in 1..=100 {
+        let body = async |_: &Grant| -> Result<(), Error> {
+            server.call::<Value>("DEL k");
+            pending().await
+        };
+        assert!(matches!(lock.with(body).await, Err(Error::LockLost)));
+        until("the loss is told", || told.load(Ordering::SeqCst) == round);
+    }
     Ok(())
 }
 
