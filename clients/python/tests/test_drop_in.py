@@ -34,7 +34,10 @@ def test_a_lock_without_a_timeout_stays(server, lock):
     lock.release()
     with pytest.raises(LockNotOwnedError):
         with lock:
+            owned = [lock.owned()]
             server.redis.delete(KEY)
+            owned.append(lock.owned())
+    assert owned == [True, False]
 
 
 def test_a_chosen_token_is_granted_once(server, lock):
