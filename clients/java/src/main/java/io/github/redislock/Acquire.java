@@ -70,7 +70,9 @@ final class Acquire {
   }
 
   private @Nullable Grant inCrowd(Crowd crowd) throws InterruptedException {
-    if (!call.await(crowd.asking, until)) {
+    boolean isAsking = call.await(until,
+        nanos -> crowd.asking.tryAcquire(nanos, TimeUnit.NANOSECONDS));
+    if (!isAsking) {
       hasWaited = true;
       // The acquires that ask hear from the server at each sign of life, and note failures.
       if (crowd.repliedAt >= began - SIGN_OF_LIFE_NANOS - commands.timeoutNanos) return null;
@@ -88,14 +90,8 @@ final class Acquire {
     Consumer<UnavailableException> told = commands::report;
     Grant granted = null;
     try {
-      Grant grant = untilGranted(crowd);
-      while (grant != null && !isTied(grant)) {
-        leave(told);
-        token = lock.locks.drawToken();
-        grant = untilGranted(crowd);
-      }
-      granted = grant;
-      return grant;
+      granted = untilGranted(crowd);
+      return granted;
     } catch (UnavailableException outage) {
       // The caller hears of it.
       told = fault -> {};
@@ -114,8 +110,10 @@ final class Acquire {
       // A second try might meet what the first one leaves.
       if (isTry || Clock.now() >= until) throw outage;
       if (until == Clock.NEVER) commands.report(outage);
-      call.sleep(Math.min(until, Clock.after(Clock.now(), Commands.FIRST_PAUSE_NANOS)));
+      leave(commands::report);
+      token = lock.locks.drawToken();
       hasWaited = true;
+      call.sleep(Math.min(until, Clock.after(Clock.now(), Commands.FIRST_PAUSE_NANOS)));
       return false;
     }
   }
@@ -124,10 +122,11 @@ final class Acquire {
     Consumer<UnavailableException> told = until == Clock.NEVER ? commands::report : fault -> {};
     while (true) {
       Object reply = commands.retry(call, until, told, at -> ask(crowd));
+      boolean isInTime = Clock.now() - call.sentAt() <= recipe.firstLeaseNanos() / 3;
       if (reply instanceof List<?> granted) {
-        boolean isInTime = Clock.now() - call.sentAt() <= recipe.firstLeaseNanos() / 3;
-        // The grant may be over. If it isn't, the server sets its lease anew.
-        if (isInTime) return grant(granted);
+        // A late grant may be over. If it isn't, the server sets its lease anew.
+        Grant grant = isInTime ? grant(granted) : null;
+        if (grant != null && isTied(grant)) return grant;
       } else if (isTry || Clock.now() >= until) {
         return null;
       }

@@ -4,12 +4,14 @@ import io.github.redislock.spi.Background;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Fault;
 import io.github.redislock.spi.Link;
-import io.github.redislock.spi.OutageException;
-import io.github.redislock.spi.ServerError;
+import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
@@ -18,6 +20,7 @@ import org.jspecify.annotations.Nullable;
 
 /** Commands, sent by a link, and sent again after an outage. */
 final class Commands {
+  static final Logger LOG = System.getLogger("io.github.redislock");
   static final long FIRST_PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(50);
   private static final long LONGEST_PAUSE_NANOS = TimeUnit.SECONDS.toNanos(1);
   private static final Set<String> OUTAGES = Set.of(
@@ -38,10 +41,10 @@ final class Commands {
     T run(long until) throws InterruptedException;
   }
 
-  Commands(Link link, long timeoutMs, LockObserver observer) {
-    this.link = link;
-    this.observer = observer;
-    timeoutNanos = TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+  Commands(Link link, Duration timeout, LockObserver observer) {
+    timeoutNanos = LockOptions.nanos("commandTimeout", timeout, 1);
+    this.link = Objects.requireNonNull(link, "link");
+    this.observer = Objects.requireNonNull(observer, "observer");
     attemptNanos = Math.max(Math.min(timeoutNanos, TimeUnit.SECONDS.toNanos(1)), timeoutNanos / 3);
   }
 
@@ -69,13 +72,14 @@ final class Commands {
       Object reply = link.send(command, call, until);
       down.remove(call.server());
       return reply;
-    } catch (OutageException outage) {
-      throw unavailable(outage.getMessage(), outage, outage.isLate(), call);
-    } catch (ServerError reply) {
-      String text = reply.getMessage();
+    } catch (Fault fault) {
+      String text = fault.getMessage();
       if (!token.isEmpty()) text = text.replace(token, "<token>");
-      if (isOutage(reply.code(), text)) throw unavailable(text, null, false, call);
-      throw refusal(reply.code(), text);
+      boolean isReply = fault.kind() == Fault.Kind.REPLY;
+      if (isReply && !isOutage(fault.code(), text)) throw refusal(fault.code(), text);
+      boolean isLate = fault.kind() == Fault.Kind.LATE;
+      // The fault of a reply may have the token in its text.
+      throw unavailable(text, isReply ? null : fault, isLate, call);
     }
   }
 
@@ -154,13 +158,22 @@ final class Commands {
         }
       });
     } catch (OutOfMemoryError noThread) {
-      Events.LOG.log(Level.WARNING, "a lock ends with its lease", noThread);
+      LOG.log(Level.WARNING, "a lock ends with its lease", noThread);
       end.run();
+    }
+  }
+
+  /** Calls a hook of the program, and logs what it throws. */
+  static void tell(Runnable hook) {
+    try {
+      hook.run();
+    } catch (RuntimeException | Error fault) {
+      LOG.log(Level.WARNING, "a hook of locks failed", fault);
     }
   }
 
   /** Tells the observer of an outage, once until the server replies again. */
   void report(UnavailableException fault) {
-    if (!isClosed && down.add(fault.server)) Events.tell(() -> observer.unavailable(fault));
+    if (!isClosed && down.add(fault.server)) tell(() -> observer.unavailable(fault));
   }
 }

@@ -4,7 +4,6 @@ import io.github.redislock.spi.Background;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.Session;
 import java.lang.System.Logger.Level;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
@@ -33,7 +32,6 @@ final class Grant {
   private final Locks locks;
   private final Commands commands;
   private final AtomicReference<State> state = new AtomicReference<>(State.HELD);
-  private final @Nullable Session session;
   /** True if a command that asked for this grant may still arrive. */
   private volatile boolean isUnclear;
   /** The time until which the server keeps a lock with a least hold. */
@@ -43,16 +41,16 @@ final class Grant {
   private volatile long deadline = -1;
   private volatile long renewAt = Clock.NEVER;
   private volatile long leaseMs;
+  /** Closes the connection of a session. Otherwise the server would go on renewing the lock. */
+  private volatile Runnable closing = () -> {};
   /** The next look after the grant, or null before the first. */
   private @Nullable Future<?> look;
-  /** True while a renewal runs: a session has one connection. */
-  private volatile boolean isRenewing;
   /** True if the observer knows that a renewal was refused. */
   private boolean isRefused;
   /** The thread whose end drops the grant, or null. */
   volatile @Nullable Thread owner;
   /** The hold of the program, or null before the program has one. */
-  private volatile @Nullable WeakReference<Hold> hold;
+  volatile @Nullable WeakReference<Hold> hold;
 
   Grant(RedisLock lock, String token, long fence, long askedAt, boolean isUnclear) {
     this.lock = lock;
@@ -66,7 +64,6 @@ final class Grant {
     leaseMs = options.leaseMs;
     staysUntil = Clock.after(Clock.now(), TimeUnit.MILLISECONDS.toNanos(options.leastHoldMs));
     longestUntil = Clock.after(askedAt, TimeUnit.MILLISECONDS.toNanos(options.longestMs()));
-    session = options.session ? new Session() : null;
   }
 
   Recipe recipe() {
@@ -92,11 +89,6 @@ final class Grant {
   /** Returns the time until the loss if the lease isn't renewed; 0 if the grant ended. */
   long leftNanos() {
     return isEnded() ? 0 : Math.max(deadline - Clock.now(), 0);
-  }
-
-  /** Sets the hold of the program, which hears of a loss. */
-  void heldBy(Hold program) {
-    hold = new WeakReference<>(program);
   }
 
   // --- the lease ---------------------------------------------------------------------------------
@@ -126,59 +118,51 @@ final class Grant {
     long now = Clock.now();
     if (now >= deadline) {
       lose();
-    } else if (now >= renewAt && thread != null && !thread.isAlive()) {
+    } else if (now < renewAt) {
+      keep();
+    } else if (thread != null && !thread.isAlive()) {
       drop();
     } else {
-      if (now >= renewAt) startRenewal();
+      renewAt = Clock.NEVER;
       keep();
+      commands.goOn(this::renew, this::endRenewal);
     }
   }
 
-  private void startRenewal() {
-    renewAt = Clock.NEVER;
-    if (isRenewing) return;
-    isRenewing = true;
-    try {
-      Background.THREADS.execute(this::renew);
-    } catch (OutOfMemoryError noThread) {
-      isRenewing = false;
-      postpone();
-    }
-  }
-
-  private void renew() {
+  private boolean renew(Call call) throws InterruptedException {
     long mostMs = (longestUntil - Clock.now() + recipe.marginNanos()) / 1_000_000 + 1;
     long nextMs = Math.max(Math.min(leaseMs, mostMs), 1);
     try {
-      Call.uninterruptibly(call -> {
-        call.use(session);
-        return commands.retry(
-            // A session waits for a late reply, because no other connection has the lock.
-            call, deadline, commands::report,
-            end -> extendOnce(call, nextMs, session == null ? end : Math.max(end, deadline)));
-      });
+      boolean isHeld = commands.retry(
+          call, deadline, commands::report, end -> extendOnce(call, nextMs, end));
       isRefused = false;
+      return isHeld;
     } catch (UnavailableException told) {
-      postpone();
+      return false;
     } catch (RuntimeException | Error error) {
       if (!isRefused) tell("the server refused a renewal: ", error);
       isRefused = true;
-      postpone();
-    } finally {
-      isRenewing = false;
+      throw error;
+    }
+  }
+
+  /** Ends a renewal. One that failed is repeated. */
+  private void endRenewal() {
+    if (renewAt == Clock.NEVER && deadline < longestUntil) {
+      renewAt = Clock.after(Clock.now(), TimeUnit.MILLISECONDS.toNanos(leaseMs) / 10);
     }
     keep();
   }
 
-  /** Repeats a renewal that failed. */
-  private void postpone() {
-    renewAt = Clock.after(Clock.now(), TimeUnit.MILLISECONDS.toNanos(leaseMs) / 10);
+  private boolean extendOnce(Call call, long nextMs, long end) throws InterruptedException {
+    return extendOnce(recipe.extend(token, nextMs), call, nextMs, end);
   }
 
-  private boolean extendOnce(Call call, long nextMs, long end) throws InterruptedException {
+  private boolean extendOnce(Command command, Call call, long nextMs, long end)
+      throws InterruptedException {
     // A renewal that is repeated after the release would undo its least hold.
     if (isEnded()) return false;
-    if (!isOfAllKeys(extended(call, nextMs, end))) {
+    if (!isOfAllKeys(commands.ask(command, call, token, end))) {
       // The keys that aren't lost stay until the release, because the body may still run.
       lose();
       return false;
@@ -187,35 +171,29 @@ final class Grant {
     return !isEnded();
   }
 
-  /** Returns the reply to an extension, or null if the connection of the session has failed. */
-  private @Nullable Object extended(Call call, long nextMs, long end) throws InterruptedException {
-    Session own = call.session();
-    if (own == null) return commands.ask(recipe.extend(token, nextMs), call, token, end);
-    try {
-      return commands.ask(recipe.tie(token, nextMs), call, token, end);
-    } catch (UnavailableException outage) {
-      if (own.isClosed() && hold != null) return null;
-      throw outage;
-    }
-  }
-
   private boolean isOfAllKeys(@Nullable Object count) {
     return Long.valueOf(recipe.keys().size()).equals(count);
   }
 
-  /** Ties the grant to a connection, if it is a session. */
+  /** Ties the grant to a connection, which is closed with it, if it is a session. */
   void tie(Call call, long until) throws InterruptedException {
-    if (session == null) return;
-    call.use(session);
+    if (!recipe.options().session) return;
+    long nextMs = recipe.options().firstLeaseMs();
+    long end = Math.min(until, Clock.after(Clock.now(), commands.attemptNanos));
+    int unanswered = call.unanswered();
     boolean isHeld = false;
+    call.lendTo(close -> closing = close);
     try {
-      long end = Math.min(until, Clock.after(Clock.now(), commands.attemptNanos));
-      isHeld = extendOnce(call, recipe.options().firstLeaseMs(), end);
+      boolean isTied = extendOnce(recipe.tie(token, nextMs), call, nextMs, end);
+      // The first of two commands may arrive late, and tie the grant to a connection that is dead.
+      boolean isOnce = call.unanswered() == unanswered;
+      if (!isOnce) throw new UnavailableException("the client sent a command twice", null, true, "");
+      isHeld = isTied;
     } finally {
-      call.use(null);
+      call.lendTo(null);
       if (!isHeld) {
         end(State.LEFT);
-        session.close();
+        closing.run();
       }
     }
     if (!isHeld) throw new LockLostException("lost before it was tied to a connection: " + name());
@@ -243,8 +221,7 @@ final class Grant {
   }
 
   /** Makes the grant shared, for a thread that reads on after it wrote. False after a loss. */
-  boolean share(LockOptions shared) {
-    Recipe next = new Recipe(recipe.names(), recipe.keys(), shared);
+  boolean share(Recipe next) {
     try {
       return Call.uninterruptibly(call ->
           commands.retry(call, commands.timeout(), end -> shareOnce(call, next, end)));
@@ -287,7 +264,7 @@ final class Grant {
     if (!end(State.LOST)) return false;
     tellLost();
     // The close of a session releases the lock, so its connection stays open for a margin.
-    Background.TIMER.schedule(this::close, recipe.marginNanos(), TimeUnit.NANOSECONDS);
+    Background.TIMER.schedule(closing, recipe.marginNanos(), TimeUnit.NANOSECONDS);
     return true;
   }
 
@@ -297,9 +274,9 @@ final class Grant {
     Hold program = known.get();
     Hold told = program == null ? new Hold(this) : program;
     commands.goOn(call -> {
-      Events.tell(() -> commands.observer.lost(told));
+      Commands.tell(() -> commands.observer.lost(told));
       var onLost = recipe.options().onLost;
-      if (onLost != null) Events.tell(() -> onLost.accept(told));
+      if (onLost != null) Commands.tell(() -> onLost.accept(told));
       return null;
     }, () -> {});
   }
@@ -307,14 +284,15 @@ final class Grant {
   /** Releases the grant of a program that dropped it, which is a loss. */
   void drop() {
     if (!end(State.LEFT) || commands.isClosed()) return;
-    Events.LOG.log(Level.WARNING, "a hold of " + name() + " was dropped without a release");
+    Commands.LOG.log(Level.WARNING, "a hold of " + name() + " was dropped without a release");
     tellLost();
     leaveInBackground(staysUntil);
   }
 
   /** Leaves the grant to another process. */
   void detach() {
-    if (session != null) throw new IllegalStateException("a session ends with its connection");
+    boolean isSession = recipe.options().session;
+    if (isSession) throw new IllegalStateException("a session ends with its connection");
     if (!end(State.LEFT)) throw notHeld();
   }
 
@@ -342,14 +320,14 @@ final class Grant {
     try {
       boolean isHeld = Call.uninterruptibly(call ->
           commands.retry(call, until, end -> leaveOnce(call, stays, end)));
-      close();
+      closing.run();
       return isHeld && !wasLost;
     } catch (UnavailableException outage) {
       leaveInBackground(stays);
       if (wasLost) return false;
       throw outage;
     } catch (RuntimeException | Error error) {
-      close();
+      closing.run();
       if (wasLost && error instanceof LockException) return false;
       throw error;
     }
@@ -359,7 +337,7 @@ final class Grant {
   private void leaveInBackground(long stays) {
     long over = Clock.after(Math.max(deadline, Clock.now()), recipe.marginNanos());
     commands.goOn(call -> commands.retry(
-        call, over, commands::report, end -> leaveOnce(call, stays, end)), this::close);
+        call, over, commands::report, end -> leaveOnce(call, stays, end)), closing);
   }
 
   private boolean leaveOnce(Call call, long stays, long end) throws InterruptedException {
@@ -375,17 +353,12 @@ final class Grant {
     return isUnclear ? recipe.leave(token, recipe.longestTraceMs()) : recipe.release(token);
   }
 
-  /** Closes the connection of a session. */
-  private void close() {
-    if (session != null) session.close();
-  }
-
   /** Tells the observer of a failure that no caller hears of. */
   void tell(String text, Throwable failure) {
     UnavailableException told = failure instanceof UnavailableException outage
         ? outage
         : new UnavailableException(text + failure.getMessage(), failure, false, "");
-    Events.tell(() -> commands.observer.unavailable(told));
+    Commands.tell(() -> commands.observer.unavailable(told));
   }
 
   /** Asks the server whether this grant holds all its keys. */
@@ -396,10 +369,6 @@ final class Grant {
 
   String name() {
     return recipe.name();
-  }
-
-  LockLostException lostError() {
-    return new LockLostException("lost before it was released: " + name());
   }
 
   IllegalMonitorStateException notHeld() {

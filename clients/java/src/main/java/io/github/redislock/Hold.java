@@ -2,6 +2,7 @@ package io.github.redislock;
 
 import java.lang.ref.Cleaner;
 import java.lang.ref.Reference;
+import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -26,7 +27,7 @@ public final class Hold implements AutoCloseable {
   /** Returns the hold of a new grant. */
   static Hold of(Grant grant) {
     Hold hold = new Hold(grant);
-    grant.heldBy(hold);
+    grant.hold = new WeakReference<>(hold);
     CLEANER.register(hold, grant::drop);
     return hold;
   }
@@ -128,7 +129,8 @@ public final class Hold implements AutoCloseable {
     } catch (LockException failure) {
       grant.tell("the server refused a release: ", failure);
     }
-    if (!isHeld) throw grant.lostError();
+    if (isHeld) return;
+    throw new LockLostException("lost before it was released: " + grant.name());
   }
 
   Grant grant() {

@@ -37,6 +37,6 @@ public interface LockObserver {
    * background.
    */
   default void unavailable(UnavailableException outage) {
-    Events.LOG.log(Level.WARNING, outage.getMessage());
+    Commands.LOG.log(Level.WARNING, outage.getMessage());
   }
 }

@@ -79,7 +79,7 @@ public final class LockOptions implements Cloneable {
    * without a limit, like the methods of {@link java.util.concurrent.locks.Lock}.
    */
   public LockOptions longestWait(Duration longest) {
-    return with(changed -> changed.longestWaitNanos = nanos("longestWait", longest));
+    return with(changed -> changed.longestWaitNanos = nanos("longestWait", longest, 0));
   }
 
   /** Keeps the lock for at least this time after the grant, also if it is released. Default: 0. */
@@ -161,9 +161,9 @@ public final class LockOptions implements Cloneable {
     return time.plusNanos(999_999).toMillis();
   }
 
-  /** Returns a time of waiting in nanoseconds. */
-  static long nanos(String argument, Duration time) {
-    return TimeUnit.MILLISECONDS.toNanos(time(argument, time, 0));
+  /** Returns a time in nanoseconds, of whole milliseconds. */
+  static long nanos(String argument, Duration time, long leastMs) {
+    return TimeUnit.MILLISECONDS.toNanos(time(argument, time, leastMs));
   }
 
   static void check(String argument, boolean isValid, String valid) {

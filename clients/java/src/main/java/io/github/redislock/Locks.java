@@ -15,7 +15,6 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Supplier;
-import org.jspecify.annotations.Nullable;
 
 /**
  * The locks of one Redis client. One object is enough for a program:
@@ -57,19 +56,15 @@ public final class Locks implements AutoCloseable {
   /** Makes locks, with the options of those that are asked for without options. */
   public Locks(
       Link link, Duration commandTimeout, LockObserver observer, LockOptions defaults) {
-    long timeoutMs = LockOptions.time("commandTimeout", commandTimeout, 1);
-    Objects.requireNonNull(link, "link");
-    commands = new Commands(link, timeoutMs, Objects.requireNonNull(observer, "observer"));
-    held = ConcurrentHashMap.newKeySet();
-    crowds = new Crowd.All();
-    this.defaults = Objects.requireNonNull(defaults, "defaults");
+    this(new Commands(link, commandTimeout, observer), ConcurrentHashMap.newKeySet(),
+        new Crowd.All(), Objects.requireNonNull(defaults, "defaults"));
   }
 
-  private Locks(Locks other) {
-    commands = other.commands;
-    held = other.held;
-    crowds = other.crowds;
-    defaults = other.defaults;
+  private Locks(Commands commands, Set<Grant> held, Crowd.All crowds, LockOptions defaults) {
+    this.commands = commands;
+    this.held = held;
+    this.crowds = crowds;
+    this.defaults = defaults;
   }
 
   /**
@@ -77,7 +72,7 @@ public final class Locks implements AutoCloseable {
    * acquires it there. All else is shared, so closing one of them closes both.
    */
   public Locks apart() {
-    return new Locks(this);
+    return new Locks(commands, held, crowds, defaults);
   }
 
   /** Returns the options of locks that are asked for without options. */
@@ -212,17 +207,17 @@ public final class Locks implements AutoCloseable {
       grant.release();
       throw noThread;
     }
-    Events.tell(() -> commands.observer.granted(hold));
+    Commands.tell(() -> commands.observer.granted(hold));
     return hold;
   }
 
   void tellWaited(RedisLock lock, Duration time, Outcome outcome) {
-    Events.tell(() -> commands.observer.waited(lock, time, outcome));
+    Commands.tell(() -> commands.observer.waited(lock, time, outcome));
   }
 
-  /** Returns what the server says about each key. */
-  List<Info> infosOf(Recipe recipe) {
-    List<@Nullable Object> replies = commands.ofEachKey(recipe, "INFO", "", "WAITERS", 0);
-    return replies.stream().map(Info::new).toList();
+  /** Returns the permits of all holders of the keys. A holder without a limit has one. */
+  long permitsOf(Recipe recipe) {
+    return commands.ofEachKey(recipe, "INFO", "", "WAITERS", 0).stream()
+        .mapToLong(Info::permits).sum();
   }
 }

@@ -99,11 +99,7 @@ final class Owners {
     }
     if (other == null) return owned.hold.release();
     // The thread that wrote reads on: no other writer comes between.
-    return name.isShared() ? !owned.hold.isLost() : share(other);
-  }
-
-  private static boolean share(Owned reads) {
-    return reads.hold.grant().share(reads.lock.recipe.options());
+    return name.isShared() ? !owned.hold.isLost() : owned.hold.grant().share(other.lock.recipe);
   }
 
   /** Returns the number of holds of the current thread; 0 after a loss. */

@@ -83,7 +83,7 @@ public final class RedisLock implements Lock {
 
   /** Waits like {@link #tryLock(long, TimeUnit)}. */
   public boolean tryLock(Duration wait) throws InterruptedException {
-    long limit = LockOptions.nanos("limit", wait);
+    long limit = LockOptions.nanos("limit", wait, 0);
     return Call.interruptibly(call -> own(call, limit));
   }
 
@@ -180,7 +180,7 @@ public final class RedisLock implements Lock {
    * @throws NotAcquiredException if somebody else had it until the time was over
    */
   public Hold acquire(Duration limit) throws InterruptedException {
-    return acquireWithin(LockOptions.nanos("limit", limit));
+    return acquireWithin(LockOptions.nanos("limit", limit, 0));
   }
 
   /** Tries once. Returns nothing if somebody else has the lock. */
@@ -190,18 +190,18 @@ public final class RedisLock implements Lock {
 
   /** Waits for the lock. Returns nothing if somebody else had it until the time was over. */
   public Optional<Hold> tryAcquire(Duration limit) throws InterruptedException {
-    return tryWithin(LockOptions.nanos("limit", limit));
+    return tryWithin(LockOptions.nanos("limit", limit, 0));
   }
 
   /** Waits like {@link #acquire()}, in a thread of the library. Cancel the future to stop. */
   public CompletableFuture<Hold> acquireAsync() {
-    return Waits.inBackground(this::acquire, Hold::close);
+    return Waits.inBackground(this::acquire, Hold::releaseAsync);
   }
 
   /** Waits like {@link #tryAcquire(Duration)}, in a thread of the library. */
   public CompletableFuture<Optional<Hold>> tryAcquireAsync(Duration limit) {
-    long nanos = LockOptions.nanos("limit", limit);
-    return Waits.inBackground(() -> tryWithin(nanos), late -> late.ifPresent(Hold::close));
+    long nanos = LockOptions.nanos("limit", limit, 0);
+    return Waits.inBackground(() -> tryWithin(nanos), late -> late.ifPresent(Hold::releaseAsync));
   }
 
   private Hold acquireWithin(long limit) throws InterruptedException {
@@ -217,7 +217,7 @@ public final class RedisLock implements Lock {
 
   /** Asks the server whether any client holds one of the keys now. */
   public boolean isLocked() {
-    return locks.infosOf(recipe).stream().anyMatch(Info::isHeld);
+    return locks.permitsOf(recipe) > 0;
   }
 
   /** Returns the keys. */

@@ -57,8 +57,7 @@ public final class RedisSemaphore {
 
   /** Asks the server how many permits are free now. */
   public long availablePermits() {
-    long taken = locks.infosOf(one.recipe).stream().mapToLong(Info::permits).sum();
-    return Math.max(limit - taken, 0);
+    return Math.max(limit - locks.permitsOf(one.recipe), 0);
   }
 
   private RedisLock lock(long permits) {

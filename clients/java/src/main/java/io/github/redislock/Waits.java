@@ -9,44 +9,34 @@ import java.util.concurrent.FutureTask;
 import java.util.function.Consumer;
 
 /** Calls that wait in a thread of the library: a virtual one, where Java has them. */
-final class Waits<T> extends FutureTask<T> {
+final class Waits {
   private static final Executor THREADS = threads();
 
-  private final CompletableFuture<T> result = new CompletableFuture<>();
-  private final Consumer<T> unwanted;
-
-  private Waits(Callable<T> call, Consumer<T> unwanted) {
-    super(call);
-    this.unwanted = unwanted;
-  }
+  private Waits() {}
 
   /**
    * Executes a call in the background. If the future ends first, the call is interrupted, and its
    * result goes to {@code unwanted}.
    */
   static <T> CompletableFuture<T> inBackground(Callable<T> call, Consumer<T> unwanted) {
-    Waits<T> waits = new Waits<>(call, unwanted);
-    THREADS.execute(waits);
-    waits.result.whenComplete((value, error) -> waits.cancel(true));
-    return waits.result;
-  }
+    CompletableFuture<T> result = new CompletableFuture<>();
+    // The result is passed on after the task has ended, so no interrupt meets what follows.
+    FutureTask<T> task = new FutureTask<>(call) {
+      @Override
+      protected void set(T value) {
+        super.set(value);
+        if (!result.complete(value)) unwanted.accept(value);
+      }
 
-  /** Passes the result on after the task has ended, so that no interrupt meets what follows. */
-  @Override
-  protected void set(T value) {
-    super.set(value);
-    if (result.complete(value)) return;
-    try {
-      unwanted.accept(value);
-    } catch (LockLostException lost) {
-      // Nobody waits for the release any more.
-    }
-  }
-
-  @Override
-  protected void setException(Throwable error) {
-    super.setException(error);
-    result.completeExceptionally(error);
+      @Override
+      protected void setException(Throwable error) {
+        super.setException(error);
+        result.completeExceptionally(error);
+      }
+    };
+    THREADS.execute(task);
+    result.whenComplete((value, error) -> task.cancel(true));
+    return result;
   }
 
   private static Executor threads() {

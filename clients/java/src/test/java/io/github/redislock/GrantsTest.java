@@ -8,7 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.github.redislock.spi.ServerError;
+import io.github.redislock.spi.Fault;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -81,7 +81,7 @@ class GrantsTest {
   @Test
   void aRefusedRenewalIsToldOnceAndRepeated() throws Exception {
     ScriptedLink link = new ScriptedLink((command, until) -> {
-      if (command.name().equals("LOCK.EXTEND")) throw new ServerError("NOPERM no", null);
+      if (command.name().equals("LOCK.EXTEND")) throw Fault.reply("NOPERM no", null);
       return ScriptedLink.granted(command);
     });
     try (Locks locks = locks(link)) {

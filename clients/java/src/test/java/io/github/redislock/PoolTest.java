@@ -10,7 +10,6 @@ import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Fault;
-import io.github.redislock.spi.OutageException;
 import io.github.redislock.spi.Pool;
 import java.lang.ref.WeakReference;
 import java.util.List;
@@ -43,8 +42,8 @@ class PoolTest {
     protected void close(Object connection) {}
 
     @Override
-    protected Fault meaning(Throwable cause) {
-      return cause instanceof OutageException late && late.isLate() ? Fault.LATE : Fault.OUTAGE;
+    protected Fault.Kind meaning(Throwable cause) {
+      return Fault.Kind.OUTAGE;
     }
   };
 
@@ -76,14 +75,14 @@ class PoolTest {
   void nothingKeepsAConnectionThatWasClosed() {
     AtomicReference<WeakReference<Object>> late = new AtomicReference<>();
     exchange(first -> {
-      assertThrows(OutageException.class, () -> exchange(second -> {
+      assertThrows(Fault.class, () -> exchange(second -> {
         late.set(new WeakReference<>(second));
-        throw OutageException.late(null);
+        throw Fault.late(null);
       }));
       return null;
     });
-    assertThrows(OutageException.class, () -> exchange(first -> {
-      throw OutageException.failed("lost");
+    assertThrows(Fault.class, () -> exchange(first -> {
+      throw Fault.outage("lost");
     }));
     until(() -> {
       System.gc();

@@ -2,8 +2,8 @@ package io.github.redislock;
 
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Fault;
 import io.github.redislock.spi.Link;
-import io.github.redislock.spi.ServerError;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 
@@ -46,9 +46,9 @@ final class ScriptedLink implements Link {
       Object reply = script.replyTo(command, until);
       call.answered();
       return reply;
-    } catch (ServerError reply) {
-      call.answered();
-      throw reply;
+    } catch (Fault fault) {
+      if (fault.kind() == Fault.Kind.REPLY) call.answered();
+      throw fault;
     }
   }
 

@@ -1,21 +1,14 @@
 package io.github.redislock.jedis;
 
-import static java.nio.charset.StandardCharsets.UTF_8;
-
 import io.github.redislock.spi.Background;
 import io.github.redislock.spi.Call;
-import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Fault;
 import io.github.redislock.spi.Link;
-import io.github.redislock.spi.OutageException;
-import io.github.redislock.spi.ServerError;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
-import redis.clients.jedis.Connection;
-import redis.clients.jedis.Protocol;
 import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.exceptions.JedisAskDataException;
 import redis.clients.jedis.exceptions.JedisRedirectionException;
@@ -61,52 +54,34 @@ public final class JedisLink implements Link {
   public @Nullable Object send(Command command, Call call, long until)
       throws InterruptedException {
     Servers servers = servers(call, until);
-    Node node = servers.of(command, call);
-    boolean isAsking = false;
+    JedisRedirectionException redirection = null;
     for (int redirections = 0; ; redirections++) {
-      boolean asks = isAsking;
-      Node at = node;
       try {
-        return node.exchange(command, call, until,
-            connection -> exchange(at, connection, command, asks, call, until));
-      } catch (ServerError reply) {
-        if (reply.code().equals("CLUSTERDOWN")) servers.refresh();
-        boolean isMoved = reply.getCause() instanceof JedisRedirectionException;
-        if (!isMoved || redirections == MOST_REDIRECTIONS) throw reply;
-        isAsking = reply.getCause() instanceof JedisAskDataException;
-        node = servers.at((JedisRedirectionException) reply.getCause(), call, until);
-      } catch (OutageException outage) {
-        servers.refresh();
-        throw outage;
+        Node node = redirection == null
+            ? servers.of(command, call)
+            : servers.at(redirection, call, until);
+        return node.send(command, redirection instanceof JedisAskDataException, call, until);
+      } catch (Fault fault) {
+        boolean isMoved = fault.getCause() instanceof JedisRedirectionException;
+        boolean isOfServer = fault.kind() == Fault.Kind.REPLY && !fault.code().equals("CLUSTERDOWN");
+        if (!isOfServer) servers.refresh();
+        if (!isMoved || redirections == MOST_REDIRECTIONS) throw fault;
+        redirection = (JedisRedirectionException) fault.getCause();
       }
     }
-  }
-
-  private static @Nullable Object exchange(
-      Node node, Connection connection, Command command, boolean isAsking, Call call, long until)
-      throws InterruptedException {
-    Supplier<@Nullable Object> read = () -> {
-      long millis = (until - Clock.now()) / 1_000_000;
-      connection.setSoTimeout((int) Math.min(Math.max(millis, 1), Integer.MAX_VALUE));
-      if (isAsking) connection.executeCommand(Protocol.Command.ASKING);
-      byte[][] words = command.words().toArray(byte[][]::new);
-      connection.sendCommand(() -> command.name().getBytes(UTF_8), words);
-      return connection.getOne();
-    };
-    return call.isInterruptible() ? new Read(() -> node.close(connection)).of(read) : read.get();
   }
 
   private Servers servers(Call call, long until) throws InterruptedException {
     try {
       return call.await(opening(), until);
     } catch (CompletionException failure) {
-      throw Fault.told(failure, Node::meaningOf);
+      throw Fault.of(failure, Node::meaningOf);
     }
   }
 
   /** Returns the program's client, or the failure to make it, which the next call repeats. */
   private synchronized CompletableFuture<Servers> opening() {
-    if (isClosed) throw OutageException.failed("these connections are closed");
+    if (isClosed) throw Fault.outage("these connections are closed");
     if (opening.isCompletedExceptionally()) {
       opening = CompletableFuture.supplyAsync(made, Background.THREADS);
     }

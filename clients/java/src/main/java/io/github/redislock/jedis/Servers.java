@@ -3,7 +3,7 @@ package io.github.redislock.jedis;
 import io.github.redislock.spi.Background;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Command;
-import io.github.redislock.spi.OutageException;
+import io.github.redislock.spi.Fault;
 import java.lang.reflect.Field;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -58,10 +58,8 @@ final class Servers {
   Node of(Command command, Call call) {
     if (cluster == null) return ofPrimary();
     HostAndPort address = cluster.getNode(JedisClusterCRC16.getSlot(command.key()));
-    Node node = address == null ? null : at(address, call);
-    if (node != null) return node;
-    refresh();
-    throw OutageException.failed("no node is known to have the slot");
+    if (address == null) throw Fault.outage("no node is known to have the slot");
+    return at(address, call);
   }
 
   private Node ofPrimary() {
@@ -79,18 +77,15 @@ final class Servers {
       throws InterruptedException {
     HostAndPort address = redirection.getTargetNode();
     CompletableFuture<Void> refreshed = refresh();
-    Node known = at(address, call);
-    if (known != null) return known;
-    call.await(refreshed, until);
-    Node node = at(address, call);
-    if (node == null) throw OutageException.failed("the cluster doesn't know " + address);
-    return node;
+    if (!cluster.getNodes().containsKey(address.toString())) call.await(refreshed, until);
+    return at(address, call);
   }
 
-  private @Nullable Node at(HostAndPort address, Call call) {
+  private Node at(HostAndPort address, Call call) {
     call.asks(address.toString());
     Pool<Connection> pool = cluster.getNodes().get(address.toString());
-    return pool == null ? null : node(pool);
+    if (pool == null) throw Fault.outage("the cluster doesn't know " + address);
+    return node(pool);
   }
 
   private Node node(Pool<Connection> pool) {

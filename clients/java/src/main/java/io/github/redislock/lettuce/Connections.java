@@ -55,9 +55,9 @@ final class Connections extends Pool<StatefulConnection<byte[], byte[]>> {
   }
 
   @Override
-  protected Fault meaning(Throwable cause) {
-    if (cause instanceof RedisCommandExecutionException) return Fault.REPLY;
-    if (cause instanceof RedisCommandTimeoutException) return Fault.LATE;
+  protected Fault.Kind meaning(Throwable cause) {
+    if (cause instanceof RedisCommandExecutionException) return Fault.Kind.REPLY;
+    if (cause instanceof RedisCommandTimeoutException) return Fault.Kind.LATE;
     // A closed connection and a full queue are bare RedisExceptions. A connection that is being
     // closed cancels its commands.
     boolean isOutage = cause instanceof CancellationException
@@ -66,6 +66,6 @@ final class Connections extends Pool<StatefulConnection<byte[], byte[]>> {
         || cause instanceof UnknownPartitionException
         || cause instanceof IOException
         || cause.getClass() == RedisException.class;
-    return isOutage ? Fault.OUTAGE : Fault.OTHER;
+    return isOutage ? Fault.Kind.OUTAGE : Fault.Kind.OTHER;
   }
 }

@@ -1,11 +1,9 @@
 package io.github.redislock.lettuce;
 
-import static java.nio.charset.StandardCharsets.UTF_8;
-
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Command;
+import io.github.redislock.spi.Fault;
 import io.github.redislock.spi.Link;
-import io.github.redislock.spi.OutageException;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
@@ -14,8 +12,7 @@ import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.cluster.models.partitions.RedisClusterNode;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.protocol.AsyncCommand;
-import io.lettuce.core.protocol.CommandArgs;
-import io.lettuce.core.protocol.ProtocolKeyword;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
 
@@ -54,16 +51,14 @@ public final class LettuceLink implements Link {
     if (connection instanceof StatefulRedisClusterConnection<byte[], byte[]> all) {
       connect(all, command, call, until);
     }
-    CommandArgs<byte[], byte[]> words = new CommandArgs<>(ByteArrayCodec.INSTANCE);
-    for (byte[] word : command.words()) {
-      if (word == command.key()) words.addKey(word);
-      else words.add(word);
-    }
-    Sent sent = new Sent(new Name(command.name()), words);
-    AsyncCommand<byte[], byte[], Object> reply = new AsyncCommand<>(sent);
+    Sent sent = new Sent(command);
+    AsyncCommand<byte[], byte[], List<Object>> reply = new AsyncCommand<>(sent);
     connection.dispatch(reply);
     try {
-      return call.await(reply, until);
+      List<Object> words = call.await(reply, until);
+      if (words.size() > 1) return words;
+      // The output makes a list of every reply.
+      return words.isEmpty() ? null : words.get(0);
     } finally {
       reply.cancel(true);
       call.repeated(sent.repeats());
@@ -84,7 +79,7 @@ public final class LettuceLink implements Link {
     try {
       connected = all.getConnectionAsync(host, port);
     } catch (NullPointerException closing) {
-      throw OutageException.failed(closing);
+      throw Fault.outage(closing);
     }
     call.await(connected, until);
   }
@@ -93,12 +88,5 @@ public final class LettuceLink implements Link {
   public void close() {
     connections.close();
     connections.awaitClosed();
-  }
-
-  private record Name(String word) implements ProtocolKeyword {
-    @Override
-    public byte[] getBytes() {
-      return word.getBytes(UTF_8);
-    }
   }
 }

@@ -3,15 +3,15 @@ package io.github.redislock.spi;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
-import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
 /** The commands of one call of the program, and the waiting of its thread. */
 public final class Call {
   private final boolean isInterruptible;
-  private @Nullable Session session;
+  private @Nullable Consumer<Runnable> borrower;
   private boolean isInterrupted;
   private int unanswered;
   private long sentAt;
@@ -26,6 +26,13 @@ public final class Call {
   public interface Steps<T extends @Nullable Object> {
     /** Executes the steps. */
     T run(Call call) throws InterruptedException;
+  }
+
+  /** A wait of at most some nanoseconds. */
+  @FunctionalInterface
+  public interface Wait<T extends @Nullable Object> {
+    /** Waits. */
+    T within(long nanos) throws InterruptedException;
   }
 
   /** Executes a call that an interrupt ends. */
@@ -53,14 +60,13 @@ public final class Call {
     return isInterruptible;
   }
 
-  /** Sends the next commands on the connection of a session. */
-  public void use(@Nullable Session session) {
-    this.session = session;
+  /** Lends the connection of the next commands to a grant, which gets what closes it. */
+  public void lendTo(@Nullable Consumer<Runnable> borrower) {
+    this.borrower = borrower;
   }
 
-  /** Returns the session whose connection the commands must use, or null. */
-  public @Nullable Session session() {
-    return session;
+  @Nullable Consumer<Runnable> borrower() {
+    return borrower;
   }
 
   /** Returns the server of the latest command, in words. */
@@ -84,14 +90,14 @@ public final class Call {
     unanswered += times;
   }
 
-  /** Returns the time at which the latest command was sent. */
-  public long sentAt() {
-    return sentAt;
-  }
-
   /** Notes that a command got its reply. */
   public void answered() {
     unanswered--;
+  }
+
+  /** Returns the time at which the latest command was sent. */
+  public long sentAt() {
+    return sentAt;
   }
 
   /** Returns the number of commands that got no reply, and may still arrive. */
@@ -100,7 +106,7 @@ public final class Call {
   }
 
   /**
-   * Waits for a result. Throws {@link OutageException} if the time is over first, and {@link
+   * Waits for a result. Throws {@link Fault} if the time is over first, and {@link
    * CompletionException} if the future failed.
    */
   public <T extends @Nullable Object> T await(Future<T> future, long until)
@@ -111,26 +117,21 @@ public final class Call {
       } catch (ExecutionException failed) {
         throw new CompletionException(failed.getCause());
       } catch (TimeoutException late) {
-        throw OutageException.late(late);
+        throw Fault.late(late);
       }
     });
   }
 
-  /** Waits for a permit. Returns false if there is none until the time. */
-  public boolean await(Semaphore permits, long until) throws InterruptedException {
-    return await(until, nanos -> permits.tryAcquire(nanos, TimeUnit.NANOSECONDS));
-  }
-
   /** Sleeps until a time. */
   public void sleep(long until) throws InterruptedException {
-    await(new Semaphore(0), until);
+    await(until, nanos -> {
+      TimeUnit.NANOSECONDS.sleep(nanos);
+      return null;
+    });
   }
 
-  private interface Wait<T extends @Nullable Object> {
-    T within(long nanos) throws InterruptedException;
-  }
-
-  private <T extends @Nullable Object> T await(long until, Wait<T> wait)
+  /** Waits until a time. */
+  public <T extends @Nullable Object> T await(long until, Wait<T> wait)
       throws InterruptedException {
     while (true) {
       try {

@@ -8,14 +8,13 @@ import org.jspecify.annotations.Nullable;
  */
 public interface Link extends AutoCloseable {
   /**
-   * Sends a command once to the server of its first key, and follows redirections. It must use the
-   * connection of the call's {@link Session}, if there is one.
+   * Sends a command once to the server of its first key, and follows redirections.
    *
    * @param until the time on the {@link Clock} at which the caller gives up
    * @return null, a {@code Long}, a {@code byte[]} or a {@code List} of replies; a map is a list of
    *     its names and values, or of its entries
-   * @throws ServerError the server replied with an error
-   * @throws OutageException no connection, a lost connection, or no reply until the time
+   * @throws Fault the server replied with an error, there is no connection or a lost one, or no
+   *     reply came until the time
    */
   @Nullable Object send(Command command, Call call, long until) throws InterruptedException;
 

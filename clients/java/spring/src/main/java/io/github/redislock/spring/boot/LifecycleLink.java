@@ -3,7 +3,7 @@ package io.github.redislock.spring.boot;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
-import io.github.redislock.spi.OutageException;
+import io.github.redislock.spi.Fault;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import org.springframework.context.SmartLifecycle;
@@ -30,13 +30,13 @@ final class LifecycleLink implements Link, SmartLifecycle {
     try {
       return link.send(command, call, until);
     } catch (IllegalStateException closed) {
-      throw isUsed(link) ? closed : OutageException.failed(closed);
+      throw isUsed(link) ? closed : Fault.outage(closed);
     }
   }
 
   /** Returns the link. A bean may lock before the context starts. */
   private synchronized Link current() {
-    if (isStopped) throw OutageException.failed("the application is stopped");
+    if (isStopped) throw Fault.outage("the application is stopped");
     Link link = current == null ? opener.get() : current;
     current = link;
     return link;

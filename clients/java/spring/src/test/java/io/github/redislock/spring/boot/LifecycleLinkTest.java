@@ -8,7 +8,7 @@ import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
 import io.github.redislock.spi.Link;
-import io.github.redislock.spi.OutageException;
+import io.github.redislock.spi.Fault;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -44,7 +44,7 @@ class LifecycleLinkTest {
     LifecycleLink lifecycle = new LifecycleLink(() -> link(() -> "reply", () -> {}));
     assertThat(send(lifecycle)).isEqualTo("reply");
     lifecycle.stop();
-    assertThatExceptionOfType(OutageException.class).isThrownBy(() -> send(lifecycle));
+    assertThatExceptionOfType(Fault.class).isThrownBy(() -> send(lifecycle));
     lifecycle.start();
     assertThat(send(lifecycle)).isEqualTo("reply");
   }
@@ -59,7 +59,7 @@ class LifecycleLinkTest {
     }, () -> {}));
     assertThatIllegalStateException().isThrownBy(() -> send(lifecycle[0]));
     isStopped[0] = true;
-    assertThatExceptionOfType(OutageException.class).isThrownBy(() -> send(lifecycle[0]));
+    assertThatExceptionOfType(Fault.class).isThrownBy(() -> send(lifecycle[0]));
   }
 
   private static Object send(Link link) {
