@@ -32,12 +32,11 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
@@ -46,7 +45,7 @@ import redis.clients.jedis.UnifiedJedis;
 
 /**
  * The driver of the conformance suite: see docs/internals/client-tests.md. Each order has a thread
- * of its own. The orders of a reentrant lock have one thread together, which owns the lock.
+ * of its own.
  */
 final class Driver {
   private static final Gson GSON = new Gson();
@@ -66,19 +65,21 @@ final class Driver {
       entry(Unrepresentable.class, "unrepresentable"),
       entry(WorkFailed.class, "failed"));
 
+  private Locks locks;
   private final Map<String, Order> orders = Map.ofEntries(
       entry("connect", (order, one) -> connect(order)),
       entry("lock", (order, one) -> lock(order)),
-      entry("acquire", (order, one) -> acquire(one, order)),
+      entry("acquire", (order, one) -> one.acquire(order)),
       entry("cancel", (order, one) -> cancel(order)),
-      entry("release", (order, one) -> onOwner(one, () -> answer("ok", one.release()))),
-      entry("extend", (order, one) -> onOwner(one, () -> answer("ok", one.extend(order)))),
+      entry("release", (order, one) -> answer("ok", one.held().release())),
+      entry("extend", (order, one) ->
+          answer("ok", one.held().extend(duration(order.get("lease_ms"))))),
       entry("left", (order, one) -> answer("ok", true, "ms", one.leftMs())),
-      entry("state", (order, one) -> onOwner(one, one::state)),
+      entry("state", (order, one) -> one.state()),
       entry("owned", (order, one) -> answer("ok", one.hold != null && one.hold.isOwned())),
-      entry("release_all", (order, one) -> answer("ok", true, "count", locks().releaseAll())),
+      entry("release_all", (order, one) -> answer("ok", true, "count", locks.releaseAll())),
       entry("texts", (order, one) -> answer("ok", true, "text",
-          one.lock + "\n" + one.options + "\n" + locks() + "\n" + one.hold)),
+          one.lock + "\n" + one.options + "\n" + locks + "\n" + one.hold)),
       entry("block", (order, one) -> block(one, order)),
       entry("write", (order, one) -> write(one, order)),
       entry("storm", (order, one) -> new Storm(one.lock, order).run()));
@@ -86,7 +87,6 @@ final class Driver {
   private final Map<String, Named> named = new ConcurrentHashMap<>();
   private final Map<RedisLock, String> names = new ConcurrentHashMap<>();
   private final Map<Long, Thread> threads = new ConcurrentHashMap<>();
-  private Locks locks;
   /** Appends a value to a list, by the program's own Redis client. */
   private Pushes pushes;
 
@@ -160,10 +160,6 @@ final class Driver {
     return answer("ok", true);
   }
 
-  private Locks locks() {
-    return locks;
-  }
-
   private Link link(JsonObject order) throws InterruptedException {
     List<HostAndPort> servers = new ArrayList<>();
     order.getAsJsonArray("servers").forEach(at -> servers.add(HostAndPort.from(at.getAsString())));
@@ -208,10 +204,7 @@ final class Driver {
     List<RedisURI> uris = servers.stream().map(at -> uri(at, order)).toList();
     if (is(order, "cluster")) {
       RedisClusterClient client = RedisClusterClient.create(Threads.OF_LETTUCE, uris);
-      pushes = (list, value) -> {
-        pushes = client.connect().sync()::rpush;
-        pushes.push(list, value);
-      };
+      pushes = pushing(() -> client.connect().sync()::rpush);
       return new LettuceLink(client);
     }
     RedisURI.Builder sentinels = RedisURI.builder();
@@ -220,11 +213,16 @@ final class Driver {
         ? sentinels.withSentinelMasterId(text(order, "sentinel")).build()
         : uris.get(0);
     RedisClient client = RedisClient.create(Threads.OF_LETTUCE, uri);
-    pushes = (list, value) -> {
-      pushes = client.connect().sync()::rpush;
+    pushes = pushing(() -> client.connect().sync()::rpush);
+    return new LettuceLink(client);
+  }
+
+  /** Returns what connects at its first use, because there may be no server now. */
+  private Pushes pushing(Supplier<Pushes> connected) {
+    return (list, value) -> {
+      pushes = connected.get();
       pushes.push(list, value);
     };
-    return new LettuceLink(client);
   }
 
   private static RedisURI uri(HostAndPort at, JsonObject order) {
@@ -293,46 +291,21 @@ final class Driver {
   private static final class Named {
     final RedisLock lock;
     final LockOptions options;
-    /** The thread of a reentrant lock, or null. */
-    final ExecutorService owner;
     /** The latest grant. */
     volatile Hold hold;
 
-    Named(RedisLock lock, LockOptions options, boolean isReentrant) {
+    Named(RedisLock lock, LockOptions options) {
       this.lock = lock;
       this.options = options;
-      owner = isReentrant ? Executors.newSingleThreadExecutor() : null;
     }
 
-    JsonObject acquire(Optional<Duration> limit) throws InterruptedException {
-      if (owner != null) return lock(limit);
-      Optional<Hold> granted = limit.isEmpty()
-          ? Optional.of(lock.acquire())
-          : lock.tryAcquire(limit.get());
+    JsonObject acquire(JsonObject order) throws InterruptedException {
+      Optional<Hold> granted = has(order, "wait_ms")
+          ? lock.tryAcquire(duration(order.get("wait_ms")))
+          : Optional.of(lock.acquire());
       if (granted.isEmpty()) return answer("ok", false);
       hold = granted.get();
       return answer("ok", true, "fence", hold.fence(), "token", hold.token());
-    }
-
-    private JsonObject lock(Optional<Duration> limit) throws InterruptedException {
-      if (limit.isEmpty()) lock.lock();
-      else if (!lock.tryLock(limit.get())) return answer("ok", false);
-      return answer("ok", true, "fence", lock.fence(), "token", "");
-    }
-
-    boolean release() {
-      if (owner == null) return held().release();
-      try {
-        lock.unlock();
-        return true;
-      } catch (LockLostException lost) {
-        return false;
-      }
-    }
-
-    boolean extend(JsonObject order) {
-      Duration lease = duration(order.get("lease_ms"));
-      return owner == null ? held().extend(lease) : lock.extend(lease);
     }
 
     long leftMs() {
@@ -340,12 +313,12 @@ final class Driver {
     }
 
     JsonObject state() {
-      if (hold == null) return answer("ok", true, "lost", owner != null && lock.isLost());
+      if (hold == null) return answer("ok", true, "lost", false);
       return answer(
           "ok", true, "lost", hold.isLost(), "fence", hold.fence(), "token", hold.token());
     }
 
-    private Hold held() {
+    Hold held() {
       if (hold == null) throw new IllegalMonitorStateException("never acquired");
       return hold;
     }
@@ -361,7 +334,7 @@ final class Driver {
       keys.add(key.getAsString());
     }
     RedisLock lock = locks.lock(options, keys.toArray(String[]::new));
-    named.put(name, new Named(lock, options, is(order, "reentrant")));
+    named.put(name, new Named(lock, options));
     names.put(lock, name);
     return answer("ok", true);
   }
@@ -396,30 +369,10 @@ final class Driver {
     return has(order, "renew") && !is(order, "renew") ? options.withoutRenewal() : options;
   }
 
-  private JsonObject acquire(Named one, JsonObject order) throws Exception {
-    Optional<Duration> limit =
-        has(order, "wait_ms") ? Optional.of(duration(order.get("wait_ms"))) : Optional.empty();
-    return onOwner(one, () -> one.acquire(limit));
-  }
-
   private JsonObject cancel(JsonObject order) {
     Thread thread = threads.get(order.get("of").getAsLong());
     if (thread != null) thread.interrupt();
     return answer("ok", true);
-  }
-
-  /** Does work in the thread that owns a reentrant lock. */
-  private static JsonObject onOwner(Named one, Callable<JsonObject> work) throws Exception {
-    if (one.owner == null) return work.call();
-    Future<JsonObject> running = one.owner.submit(work);
-    try {
-      return running.get();
-    } catch (InterruptedException interrupt) {
-      running.cancel(true);
-      throw interrupt;
-    } catch (ExecutionException failed) {
-      throw failed.getCause() instanceof Exception cause ? cause : failed;
-    }
   }
 
   private JsonObject block(Named one, JsonObject order) throws Exception {

@@ -20,7 +20,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
-/** Acquires and grants on a link whose replies the tests decide. */
+/** Options, acquires and grants on a link whose replies the tests decide. */
 class GrantsTest {
   private static final Duration TIMEOUT = Duration.ofMillis(400);
 
@@ -202,5 +202,32 @@ class GrantsTest {
       Hold hold = locks.lock(options, "k").acquire();
       assertSame(hold, told.get(20, TimeUnit.SECONDS));
     }
+  }
+
+  @Test
+  void locksWithoutOptionsHaveTheDefaultsOfTheirLocks() {
+    LockOptions defaults = LockOptions.defaults().lease(Duration.ofSeconds(7)).shared();
+    try (Locks locks = new Locks(
+        ScriptedLink.granting(), TIMEOUT, LockObserver.LOGGING, defaults)) {
+      assertEquals("RedisLock[k, shared, lease PT7S]", locks.lock("k").toString());
+      RedisLock own = locks.lock(LockOptions.defaults(), "k");
+      assertEquals("RedisLock[k, exclusive, lease PT30S]", own.toString());
+    }
+  }
+
+  @Test
+  void theLongestHoldLimitsRenewedLeasesOnly() {
+    LockOptions options = LockOptions.defaults().lease(Duration.ofHours(48));
+    long longest = Duration.ofHours(24).plusSeconds(1).toMillis();
+    assertEquals(longest, options.firstLeaseMs());
+    assertEquals(2 * longest - 2000, options.withoutRenewal().firstLeaseMs());
+    assertEquals(longest, options.withoutRenewal().session().firstLeaseMs());
+  }
+
+  @Test
+  void theMarginIsATenthOfTheLeaseAndAtMostASecond() {
+    LockOptions options = LockOptions.defaults();
+    assertEquals(1000, options.marginOrDefaultMs());
+    assertEquals(40, options.lease(Duration.ofMillis(400)).marginOrDefaultMs());
   }
 }

@@ -21,7 +21,6 @@ import java.nio.file.Path;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
-import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -40,7 +39,6 @@ import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.UnifiedJedis;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.providers.ClusterConnectionProvider;
-import redis.clients.jedis.providers.ConnectionProvider;
 import redis.clients.jedis.providers.PooledConnectionProvider;
 import redis.clients.jedis.providers.SentineledConnectionProvider;
 
@@ -60,8 +58,8 @@ class KindsTest {
   @ParameterizedTest
   @EnumSource
   void aCluster(TestServer.Kind kind) throws Exception {
-    try (TestServer server = TestServer.cluster(1).get(0)) {
-      try (Locks locks = locksOf(ofCluster(kind, server.port()))) {
+    try (TestServer server = new TestServer("cluster 1")) {
+      try (Locks locks = TestServer.locks(ofCluster(kind, server.port()))) {
         waitAndCancel(server, locks);
       }
     }
@@ -71,8 +69,8 @@ class KindsTest {
   @EnumSource
   void aSentinel(TestServer.Kind kind) throws Exception {
     try (TestServer server = new TestServer();
-        TestServer sentinel = new TestServer(TestServer.order("sentinel locks " + server.port()).get(0))) {
-      try (Locks locks = locksOf(ofSentinel(kind, sentinel.port()))) {
+        TestServer sentinel = new TestServer("sentinel locks " + server.port())) {
+      try (Locks locks = TestServer.locks(ofSentinel(kind, sentinel.port()))) {
         waitAndCancel(server, locks);
       }
     }
@@ -81,9 +79,9 @@ class KindsTest {
   @ParameterizedTest
   @EnumSource
   void tls(TestServer.Kind kind) throws Exception {
-    List<String> started = TestServer.order("tls");
-    try (TestServer server = new TestServer(started.get(0))) {
-      try (Locks locks = locksOf(ofTls(kind, Integer.parseInt(started.get(1)), Path.of(started.get(2))))) {
+    try (TestServer server = new TestServer("tls")) {
+      int port = Integer.parseInt(server.word(1));
+      try (Locks locks = TestServer.locks(ofTls(kind, port, Path.of(server.word(2))))) {
         waitAndCancel(server, locks);
       }
     }
@@ -106,7 +104,7 @@ class KindsTest {
       return new LettuceLink(RedisClusterClient.create(TestServer.RESOURCES, "redis://127.0.0.1:" + port));
     }
     JedisClientConfig config = DefaultJedisClientConfig.builder().build();
-    return linkOf(new ClusterConnectionProvider(Set.of(new HostAndPort("127.0.0.1", port)), config));
+    return TestServer.linkOf(new ClusterConnectionProvider(Set.of(new HostAndPort("127.0.0.1", port)), config));
   }
 
   private static Link ofSentinel(TestServer.Kind kind, int port) {
@@ -115,7 +113,7 @@ class KindsTest {
       return new LettuceLink(RedisClient.create(TestServer.RESOURCES, uri));
     }
     JedisClientConfig config = DefaultJedisClientConfig.builder().build();
-    return linkOf(new SentineledConnectionProvider("locks", config, Set.of(new HostAndPort("127.0.0.1", port)), config));
+    return TestServer.linkOf(new SentineledConnectionProvider("locks", config, Set.of(new HostAndPort("127.0.0.1", port)), config));
   }
 
   @SuppressWarnings("deprecation")
@@ -137,15 +135,7 @@ class KindsTest {
     context.init(null, managers.getTrustManagers(), null);
     JedisClientConfig config =
         DefaultJedisClientConfig.builder().ssl(true).sslSocketFactory(context.getSocketFactory()).build();
-    return linkOf(new PooledConnectionProvider(new HostAndPort("localhost", port), config));
-  }
-
-  private static Locks locksOf(Link link) {
-    return new Locks(link, Duration.ofSeconds(8), LockObserver.LOGGING);
-  }
-
-  private static Link linkOf(ConnectionProvider provider) {
-    return new JedisLink(TestServer.jedis(provider));
+    return TestServer.linkOf(new PooledConnectionProvider(new HostAndPort("localhost", port), config));
   }
 
   private static void waitAndCancel(TestServer server, Locks locks) throws Exception {
@@ -167,7 +157,7 @@ class KindsTest {
     try (Hold hold = locks.lock("k").acquire()) {
       until(() -> isRefused(() -> locks.lock("k").acquire(Duration.ofSeconds(1))));
     }
-    assertEquals(0L, server.command("EXISTS", "k"));
+    assertFalse(server.exists("k"));
     RedisLock session = locks.lock(LockOptions.defaults().session(), "k");
     assertTrue(session.tryLock());
     session.unlock();

@@ -1,12 +1,13 @@
 package io.github.redislock;
 
+import static io.github.redislock.TestServer.isGranted;
+import static io.github.redislock.TestServer.link;
 import static io.github.redislock.TestServer.until;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import io.github.redislock.jedis.JedisLink;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spi.Link;
 import io.lettuce.core.ClientOptions;
@@ -23,19 +24,10 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
-import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.exceptions.JedisDataException;
-import redis.clients.jedis.providers.PooledConnectionProvider;
 
 /** Links that must find their server again. */
 class ReconnectTest {
-  private static Link link(TestServer.Kind kind, int port) {
-    if (kind == TestServer.Kind.LETTUCE) {
-      return new LettuceLink(RedisClient.create(TestServer.RESOURCES, "redis://127.0.0.1:" + port));
-    }
-    return new JedisLink(TestServer.jedis(new PooledConnectionProvider(new HostAndPort("127.0.0.1", port))));
-  }
-
   @ParameterizedTest
   @EnumSource
   void aFrozenConnectionIsReplacedInSpiteOfAShortTimeout(TestServer.Kind kind) throws Exception {
@@ -53,7 +45,7 @@ class ReconnectTest {
   void aResentReleaseIsNoLoss() throws Exception {
     try (TestServer server = new TestServer();
         TestProxy proxy = new TestProxy(server.port());
-        Locks locks = new Locks(link(TestServer.Kind.LETTUCE, proxy.port()), Duration.ofSeconds(8), LockObserver.LOGGING)) {
+        Locks locks = TestServer.locks(link(TestServer.Kind.LETTUCE, proxy.port()))) {
       Hold hold = locks.lock("k").acquire();
       proxy.dropReplyTo("LOCK.RELEASE");
       assertTrue(hold.release());
@@ -92,7 +84,7 @@ class ReconnectTest {
   void aResentAcquireIsReleasedByLeave() throws Exception {
     try (TestServer server = new TestServer();
         TestProxy proxy = new TestProxy(server.port());
-        Locks locks = new Locks(link(TestServer.Kind.LETTUCE, proxy.port()), Duration.ofSeconds(8), LockObserver.LOGGING)) {
+        Locks locks = TestServer.locks(link(TestServer.Kind.LETTUCE, proxy.port()))) {
       proxy.dropReplyTo("LOCK.ACQUIRE");
       Hold hold = locks.lock("k").acquire();
       assertTrue(proxy.hasDropped());
@@ -121,7 +113,7 @@ class ReconnectTest {
   @ParameterizedTest
   @ValueSource(booleans = {true, false})
   void aClosedConnectionOfAClusterIsReplaced(boolean reconnects) throws Exception {
-    try (TestServer server = TestServer.cluster(1).get(0)) {
+    try (TestServer server = new TestServer("cluster 1")) {
       RedisClusterClient client = RedisClusterClient.create(TestServer.RESOURCES, "redis://127.0.0.1:" + server.port());
       client.setOptions((ClusterClientOptions) rejecting(ClusterClientOptions.builder(), reconnects).build());
       losesItsConnections(server, new LettuceLink(client));
@@ -133,7 +125,7 @@ class ReconnectTest {
   }
 
   private static void losesItsConnections(TestServer server, Link link) throws Exception {
-    try (Locks locks = new Locks(link, Duration.ofSeconds(8), LockObserver.LOGGING)) {
+    try (Locks locks = TestServer.locks(link)) {
       Hold hold = locks.lock(LockOptions.defaults().keep(Duration.ofMinutes(5)), "k").acquire();
       CompletableFuture<Hold> waits = locks.lock("k").acquireAsync();
       until(() -> server.waiters("k") == 1);
@@ -144,15 +136,6 @@ class ReconnectTest {
       until(() -> server.waiters("k") == 1);
       next.release();
       waits.get(20, TimeUnit.SECONDS).release();
-    }
-  }
-
-  /** Returns true if a try is granted. Connecting to a cluster takes some time. */
-  private static boolean isGranted(RedisLock lock) {
-    try {
-      return lock.tryLock();
-    } catch (UnavailableException notYet) {
-      return false;
     }
   }
 }

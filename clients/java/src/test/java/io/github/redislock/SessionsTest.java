@@ -1,5 +1,6 @@
 package io.github.redislock;
 
+import static io.github.redislock.TestServer.isGranted;
 import static io.github.redislock.TestServer.until;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -14,18 +15,24 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
-import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedClass;
 import org.junit.jupiter.params.provider.EnumSource;
 
 /** Locks with a connection of their own. */
-class SessionsTest {
+@ParameterizedClass
+@EnumSource(TestServer.Kind.class)
+class SessionsTest extends OneServer {
+  SessionsTest(TestServer.Kind kind) {
+    super(kind);
+  }
+
   /** A session outlives a server that stands still for less than the lease. */
-  @ParameterizedTest
-  @EnumSource
-  void aStallOfTheServerEndsNoSession(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = new Locks(server.link(kind))) {
-      RedisLock lock = locks.lock(LockOptions.defaults().lease(Duration.ofSeconds(9)).session(), "k");
-      until(() -> acquired(lock));
+  @Test
+  void aStallOfTheServerEndsNoSession() throws Exception {
+    try (Locks hasty = new Locks(server.link(kind))) {
+      RedisLock lock = hasty.lock(LockOptions.defaults().lease(Duration.ofSeconds(9)).session(), "k");
+      until(() -> isGranted(lock));
       server.stop();
       // A renewal is due after 3 s, and its reply comes late.
       Thread.sleep(5000);
@@ -36,24 +43,15 @@ class SessionsTest {
     }
   }
 
-  private static boolean acquired(RedisLock lock) {
-    try {
-      return lock.tryLock();
-    } catch (UnavailableException slow) {
-      return false;
-    }
-  }
-
   /** The tie gets no reply, so a try ends in time, and a wait goes on with another token. */
-  @ParameterizedTest
-  @EnumSource
-  void aTieWithoutAReplyIsAnOutage(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = new Locks(stopping(server.link(kind), server))) {
-      RedisLock lock = locks.lock(LockOptions.defaults().session(), "k");
+  @Test
+  void aTieWithoutAReplyIsAnOutage() throws Exception {
+    try (Locks stopped = new Locks(stopping(server.link(kind)))) {
+      RedisLock lock = stopped.lock(LockOptions.defaults().session(), "k");
       assertTimeoutPreemptively(
           Duration.ofSeconds(5), () -> assertThrows(UnavailableException.class, lock::tryAcquire));
       Thread.sleep(2000);
-      until(() -> server.command("EXISTS", "k").equals(0L));
+      until(() -> !server.exists("k"));
       try (Hold hold = assertTimeoutPreemptively(Duration.ofSeconds(10), () -> lock.acquire())) {
         assertTrue(hold.isOwned());
       }
@@ -61,7 +59,7 @@ class SessionsTest {
   }
 
   /** Returns a link to a server that stands still for 2 s at each of the first two ties. */
-  private static Link stopping(Link whole, TestServer server) {
+  private Link stopping(Link whole) {
     AtomicInteger ties = new AtomicInteger();
     return before(whole, command -> {
       if (command.name().equals("LOCK.EXTEND") && ties.incrementAndGet() <= 2) {
@@ -72,14 +70,12 @@ class SessionsTest {
   }
 
   /** After an error no release is to come. */
-  @ParameterizedTest
-  @EnumSource
-  void anErrorOfAReleaseEndsTheSession(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = new Locks(
-        failing(server.link(kind)), Duration.ofSeconds(8), LockObserver.LOGGING)) {
-      Hold hold = locks.lock(LockOptions.defaults().session(), "k").acquire();
+  @Test
+  void anErrorOfAReleaseEndsTheSession() throws Exception {
+    try (Locks failing = TestServer.locks(failing(server.link(kind)))) {
+      Hold hold = failing.lock(LockOptions.defaults().session(), "k").acquire();
       assertThrows(NoClassDefFoundError.class, hold::release);
-      until(() -> server.command("EXISTS", "k").equals(0L));
+      until(() -> !server.exists("k"));
     }
   }
 
@@ -107,45 +103,34 @@ class SessionsTest {
   }
 
   /** The grant is lost at once with its connection, and nothing repairs it. */
-  @ParameterizedTest
-  @EnumSource
-  void aLostConnectionEndsItsSession(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
-      LockOptions options = LockOptions.defaults().lease(Duration.ofSeconds(3)).session();
-      Hold hold = locks.lock(options, "k").acquire();
-      server.command("CLIENT", "KILL", "TYPE", "normal");
-      until(() -> server.command("EXISTS", "k").equals(0L));
-      until(hold::isLost);
-      assertTrue(hold.left().isZero());
-      assertFalse(hold.release());
-    }
+  @Test
+  void aLostConnectionEndsItsSession() throws Exception {
+    LockOptions options = LockOptions.defaults().lease(Duration.ofSeconds(3)).session();
+    Hold hold = locks.lock(options, "k").acquire();
+    server.command("CLIENT", "KILL", "TYPE", "normal");
+    until(() -> !server.exists("k"));
+    until(hold::isLost);
+    assertTrue(hold.left().isZero());
+    assertFalse(hold.release());
   }
 
   /** The lease would be over in 30 s. */
-  @ParameterizedTest
-  @EnumSource
-  void anAdoptedSessionEndsWithItsConnection(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer(); Locks locks = server.locks(kind)) {
-      Hold hold = locks.lock("k").acquire();
-      hold.detach();
-      LockOptions options = LockOptions.defaults().session();
-      Hold adopted = locks.adopt(options, hold.token(), hold.fence(), "k").orElseThrow();
-      server.command("CLIENT", "KILL", "TYPE", "normal");
-      until(() -> server.command("EXISTS", "k").equals(0L));
-      assertFalse(adopted.release());
-    }
+  @Test
+  void anAdoptedSessionEndsWithItsConnection() throws Exception {
+    Hold hold = locks.lock("k").acquire();
+    hold.detach();
+    LockOptions options = LockOptions.defaults().session();
+    Hold adopted = locks.adopt(options, hold.token(), hold.fence(), "k").orElseThrow();
+    server.command("CLIENT", "KILL", "TYPE", "normal");
+    until(() -> !server.exists("k"));
+    assertFalse(adopted.release());
   }
 
-  @ParameterizedTest
-  @EnumSource
-  void closingEndsSessions(TestServer.Kind kind) throws Exception {
-    try (TestServer server = new TestServer()) {
-      Locks locks = server.locks(kind);
-      RedisLock lock = locks.lock(LockOptions.defaults().session(), "k");
-      lock.lock();
-      locks.close();
-      until(() -> server.command("EXISTS", "k").equals(0L));
-      until(() -> server.connections() <= 1);
-    }
+  @Test
+  void closingEndsSessions() throws Exception {
+    locks.lock(LockOptions.defaults().session(), "k").lock();
+    locks.close();
+    until(() -> !server.exists("k"));
+    until(() -> server.connections().size() <= 1);
   }
 }

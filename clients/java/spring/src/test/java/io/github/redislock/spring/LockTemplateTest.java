@@ -1,45 +1,29 @@
 package io.github.redislock.spring;
 
+import static io.github.redislock.TestServer.isRefused;
+import static io.github.redislock.TestServer.until;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 
 import io.github.redislock.LockOptions;
-import io.github.redislock.LockObserver;
-import io.github.redislock.Locks;
-import io.github.redislock.lettuce.LettuceLink;
-import io.lettuce.core.RedisClient;
+import io.github.redislock.OneServer;
 import io.micrometer.observation.tck.TestObservationRegistry;
 import io.micrometer.observation.tck.TestObservationRegistryAssert;
 import io.micrometer.observation.tck.TestObservationRegistryAssert.TestObservationRegistryAssertReturningObservationContextAssert;
 import java.io.IOException;
 import java.time.Duration;
-import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
-class LockTemplateTest {
+class LockTemplateTest extends OneServer {
   private static final Duration LONG = Duration.ofSeconds(20);
 
   private final TestObservationRegistry observations = TestObservationRegistry.create();
-  private TestServer server;
-  private RedisClient client;
-  private Locks locks;
   private LockTemplate template;
 
   @BeforeEach
-  void startServer() {
-    server = TestServer.start();
-    client = RedisClient.create("redis://127.0.0.1:" + server.port());
-    // A busy machine may take its time.
-    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
+  void makeTemplate() {
     template = new LockTemplate(locks, observations);
-  }
-
-  @AfterEach
-  void closeServer() {
-    locks.close();
-    client.shutdown();
-    server.close();
   }
 
   @Test
@@ -60,8 +44,7 @@ class LockTemplateTest {
   @Test
   void aLockThatIsHeldIsNotAcquired() {
     server.command("LOCK.ACQUIRE", "k", "other", "PX", "60000");
-    TestServer.await(() -> TestServer.isRefused(
-        () -> template.execute("k", Duration.ofMillis(500), hold -> "never")));
+    until(() -> isRefused(() -> template.execute("k", Duration.ofMillis(500), hold -> "never")));
     TestObservationRegistryAssert.assertThat(observations)
         .hasAnObservationWithAKeyValue("outcome", "not_acquired");
   }

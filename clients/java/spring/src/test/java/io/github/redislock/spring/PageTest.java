@@ -2,29 +2,22 @@ package io.github.redislock.spring;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
+import io.github.redislock.Pages;
+import io.github.redislock.TestServer;
 import io.github.redislock.lettuce.LettuceLink;
 import io.github.redislock.spring.boot.RedisLockAutoConfiguration;
 import io.github.redislock.spring.boot.RedisLockIntegrationAutoConfiguration;
 import io.github.redislock.spring.boot.RedisLockProperties;
 import io.lettuce.core.RedisClient;
-import java.io.StringWriter;
-import java.net.URL;
-import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.regex.Pattern;
-import javax.tools.JavaCompiler;
-import javax.tools.ToolProvider;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.io.TempDir;
 import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.json.JsonParserFactory;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
@@ -57,27 +50,23 @@ class PageTest {
       IS_SEVEN ? "LockRegistry<DistributedLock>" : "LockRegistry";
   private static final String OWN_TYPE = IS_SEVEN ? "DistributedLockRegistry" : "RedisLockRegistry";
 
-  @TempDir Path folder;
-
   @Test
   void theExamplesOfThePageCompile() throws Exception {
-    List<String> examples = found(PAGE, "```java\n(.*?)```");
+    List<String> examples = Pages.found(PAGE, "```java\n(.*?)```");
     assertThat(examples).hasSize(4);
-    compile("example/FirstLock", examples.get(0));
-    compile("Orders", IMPORTS + examples.get(1));
-    compile("Client", IMPORTS + "class Client {\n" + examples.get(2) + "}");
-    compile("Registry", IMPORTS + "abstract class Registry {\n  abstract void pay(String order);\n"
+    Pages.compiled("example.FirstLock", examples.get(0));
+    Pages.compiled("Orders", IMPORTS + examples.get(1));
+    Pages.compiled("Client", IMPORTS + "class Client {\n" + examples.get(2) + "}");
+    Pages.compiled("Registry", IMPORTS + "abstract class Registry {\n  abstract void pay(String order);\n"
         + "  void run(" + REGISTRY + " registry) throws Exception {\n" + examples.get(3) + "}\n}");
   }
 
   @Test
   void theRegistryIsInjectedAsThePageSays() throws Exception {
-    compile("Injected", IMPORTS + "import io.github.redislock.spring.integration.*;\n"
+    Class<?> injected = Pages.compiled("Injected", IMPORTS + "import io.github.redislock.spring.integration.*;\n"
         + "public class Injected {\n  public final boolean isOne;\n"
         + "  public Injected(" + REGISTRY + " registry, " + OWN_TYPE + " own) {\n"
         + "    isOne = registry == own;\n  }\n}");
-    URL[] compiled = {folder.toUri().toURL()};
-    Class<?> injected = new URLClassLoader(compiled).loadClass("Injected");
     new ApplicationContextRunner()
         .withConfiguration(AutoConfigurations.of(
             RedisLockAutoConfiguration.class, RedisLockIntegrationAutoConfiguration.class))
@@ -120,27 +109,24 @@ class PageTest {
 
   /** Runs the calls of each row of a section as a program. Returns the number of rows. */
   private int run(String section, String fields, String first) throws Exception {
-    String text = found(MIGRATION, "^## " + section + "(.*?)(?=^## |\\z)").get(0);
+    String text = Pages.found(MIGRATION, "^## " + section + "(.*?)(?=^## |\\z)").get(0);
     String imports = String.join("\n", codes(text, "`(import io\\.github[^`]*)`"));
     int count = 0;
     for (List<String> calls : rows(text)) {
       String name = "Row" + count++;
-      compile(name, IMPORTS + imports + "public class " + name + " {\n"
+      Class<?> row = Pages.compiled(name, IMPORTS + imports + "public class " + name + " {\n"
           + "static Locks locks;\n" + fields + "static void pay(String order) {}\n"
           + "public static void run(Locks given) throws Throwable {\nlocks = given;\n"
           + first + String.join(";\n", calls) + ";\n}\n}");
-      run(name);
+      run(row);
     }
     return count;
   }
 
-  private void run(String name) throws Exception {
-    try (TestServer server = TestServer.start();
-        RedisClient client = RedisClient.create("redis://127.0.0.1:" + server.port());
-        Locks locks =
-            new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
-        URLClassLoader loader = new URLClassLoader(new URL[] {folder.toUri().toURL()})) {
-      loader.loadClass(name).getMethod("run", Locks.class).invoke(null, locks);
+  private static void run(Class<?> row) throws Exception {
+    try (TestServer server = new TestServer();
+        Locks locks = server.locks(TestServer.Kind.LETTUCE)) {
+      row.getMethod("run", Locks.class).invoke(null, locks);
     }
   }
 
@@ -163,7 +149,7 @@ class PageTest {
 
   /** Returns the codes that the version of Spring Integration has. */
   private static List<String> codes(String text, String pattern) {
-    return matches(text, pattern).stream()
+    return Pages.matches(text, pattern).stream()
         .filter(code -> IS_SEVEN || !code.contains("istributed"))
         .toList();
   }
@@ -171,8 +157,8 @@ class PageTest {
   @Test
   void thePropertiesOfThePageAreThoseOfTheMetadata() throws Exception {
     Map<String, String> documented = new TreeMap<>();
-    for (String row : found(PAGE, "^\\| (`redis-lock\\.[^\\n]*)$")) {
-      List<String> cells = matches(row, "`([^`]*)`");
+    for (String row : Pages.found(PAGE, "^\\| (`redis-lock\\.[^\\n]*)$")) {
+      List<String> cells = Pages.matches(row, "`([^`]*)`");
       documented.put(cells.get(0), cells.get(1));
     }
     assertThat(documented).isEqualTo(metadata());
@@ -191,27 +177,5 @@ class PageTest {
       }
       return defaults;
     }
-  }
-
-  private void compile(String name, String source) throws Exception {
-    Path file = folder.resolve(name + ".java");
-    Files.createDirectories(file.getParent());
-    Files.writeString(file, source);
-    JavaCompiler compiler = ToolProvider.getSystemJavaCompiler();
-    StringWriter errors = new StringWriter();
-    List<String> options = List.of("-proc:none", "-d", folder.toString(), "-cp",
-        System.getProperty("surefire.test.class.path", System.getProperty("java.class.path")));
-    var files = compiler.getStandardFileManager(null, null, null).getJavaFileObjects(file);
-    boolean isCompiled = compiler.getTask(errors, null, null, options, null, files).call();
-    assertThat(isCompiled).as("%s\n%s", errors, source).isTrue();
-  }
-
-  private static List<String> found(Path page, String pattern) throws Exception {
-    return matches(Files.readString(page), pattern);
-  }
-
-  private static List<String> matches(String text, String pattern) {
-    Pattern compiled = Pattern.compile(pattern, Pattern.DOTALL | Pattern.MULTILINE);
-    return compiled.matcher(text).results().map(match -> match.group(1)).toList();
   }
 }

@@ -1,13 +1,14 @@
 package io.github.redislock.spring.boot;
 
+import static io.github.redislock.TestServer.until;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.github.redislock.Hold;
 import io.github.redislock.LockException;
 import io.github.redislock.Locks;
+import io.github.redislock.TestServer;
 import io.github.redislock.UnavailableException;
 import io.github.redislock.spring.LockTemplate;
-import io.github.redislock.spring.TestServer;
 import io.github.redislock.spring.shedlock.RedisLockProvider;
 import io.micrometer.core.instrument.MeterRegistry;
 import java.time.Duration;
@@ -55,14 +56,14 @@ class RedisLockAutoConfigurationTest {
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void locksUseTheServerOfTheApplication(String client) throws Exception {
-    TestServer server = opened(TestServer.start());
+    TestServer server = opened(new TestServer());
     server.command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all");
     ConfigurableApplicationContext application = started(client,
         "spring.data.redis.url=redis://shop:secret@127.0.0.1:" + server.port() + "/3",
         "spring.data.redis.client-name=orders");
     try (Hold hold = locksOf(application).lock("k").acquire(LONG)) {
       assertThat(hold.fence()).isPositive();
-      assertThat(server.connections().lines()).anyMatch(line ->
+      assertThat(server.connections()).anyMatch(line ->
           line.contains("name=orders") && line.contains("user=shop") && line.contains("db=3")
               && line.contains("cmd=lock."));
     }
@@ -74,7 +75,7 @@ class RedisLockAutoConfigurationTest {
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void locksUseTheCluster(String client) throws Exception {
-    TestServer node = opened(TestServer.cluster());
+    TestServer node = opened(new TestServer("cluster 1"));
     ConfigurableApplicationContext application =
         started(client, "spring.data.redis.cluster.nodes=127.0.0.1:" + node.port());
     assertThat(waitedFence(application, node)).isPositive();
@@ -83,8 +84,8 @@ class RedisLockAutoConfigurationTest {
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void locksUseThePrimaryThatSentinelNames(String client) throws Exception {
-    TestServer server = opened(TestServer.start());
-    TestServer sentinel = opened(TestServer.sentinelOf(server));
+    TestServer server = opened(new TestServer());
+    TestServer sentinel = opened(new TestServer("sentinel primary " + server.port()));
     ConfigurableApplicationContext application = started(client,
         "spring.data.redis.sentinel.master=primary",
         "spring.data.redis.sentinel.nodes=127.0.0.1:" + sentinel.port());
@@ -94,26 +95,26 @@ class RedisLockAutoConfigurationTest {
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void locksUseTheSslBundle(String client) throws Exception {
-    TestServer server = opened(TestServer.tls());
+    TestServer server = opened(new TestServer("tls"));
     ConfigurableApplicationContext application = started(client,
         "spring.data.redis.host=localhost",
-        "spring.data.redis.port=" + server.tlsPort(),
+        "spring.data.redis.port=" + server.word(1),
         "spring.data.redis.ssl.bundle=redis",
-        "spring.ssl.bundle.pem.redis.truststore.certificate=file:" + server.certificate());
+        "spring.ssl.bundle.pem.redis.truststore.certificate=file:" + server.word(2));
     assertThat(waitedFence(application, server)).isPositive();
   }
 
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void aClosedApplicationLeavesNothing(String client, CapturedOutput output) throws Exception {
-    TestServer server = opened(TestServer.start());
+    TestServer server = opened(new TestServer());
     ConfigurableApplicationContext application = started(client,
         "spring.data.redis.port=" + server.port(), "logging.level.root=warn");
     application.getBean(LockTemplate.class).execute("k", LONG, hold -> hold.fence());
     Hold held = locksOf(application).lock("held").acquire(LONG);
     application.close();
-    TestServer.await(() -> server.connections().isEmpty());
-    TestServer.await(() -> Thread.getAllStackTraces().keySet().stream()
+    until(() -> server.connections().isEmpty());
+    until(() -> Thread.getAllStackTraces().keySet().stream()
         .noneMatch(thread -> thread.getName().startsWith("redis-lock")));
     assertThat(output.getAll()).doesNotContain("WARN");
     assertThat(held.isLost()).isFalse();
@@ -123,24 +124,24 @@ class RedisLockAutoConfigurationTest {
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void aStoppedApplicationLocksAgainOnceItIsStarted(String client) throws Exception {
-    TestServer server = opened(TestServer.start());
+    TestServer server = opened(new TestServer());
     ConfigurableApplicationContext application =
         started(client, "spring.data.redis.port=" + server.port());
     assertThat(waitedFence(application, server)).isPositive();
     application.stop();
-    TestServer.await(() -> server.connections().isEmpty());
+    until(() -> server.connections().isEmpty());
     application.start();
     assertThat(waitedFence(application, server)).isPositive();
   }
 
   @Test
   void aBeanMayLockBeforeTheApplicationStarts() throws Exception {
-    TestServer server = opened(TestServer.start());
+    TestServer server = opened(new TestServer());
     ConfigurableApplicationContext application =
         started("lettuce", EarlyLocker.class, "spring.data.redis.port=" + server.port());
     assertThat(application.getBean(EarlyLocker.class).hold.release()).isTrue();
     application.close();
-    TestServer.await(() -> server.connections().isEmpty());
+    until(() -> server.connections().isEmpty());
   }
 
   @SpringBootConfiguration(proxyBeanMethods = false)
@@ -155,7 +156,7 @@ class RedisLockAutoConfigurationTest {
 
   @Test
   void aScheduledTaskRunsUnderItsLock() throws Exception {
-    TestServer server = opened(TestServer.start());
+    TestServer server = opened(new TestServer());
     ConfigurableApplicationContext application =
         started("lettuce", Scheduler.class, "spring.data.redis.port=" + server.port());
     application.getBean(Task.class).done().get(20, TimeUnit.SECONDS);
@@ -191,22 +192,22 @@ class RedisLockAutoConfigurationTest {
 
   @Test
   void locksAreCounted() throws Exception {
-    TestServer server = opened(TestServer.start());
+    TestServer server = opened(new TestServer());
     ConfigurableApplicationContext application =
         started("lettuce", "spring.data.redis.port=" + server.port(), "redis-lock.lease=3s",
             "redis-lock.command-timeout=2s");
     MeterRegistry meters = application.getBean(MeterRegistry.class);
-    TestServer.await(() -> isServed(locksOf(application)));
+    until(() -> isServed(locksOf(application)));
     double granted = meters.get("redis.lock.grants").counter().count();
     Hold first = locksOf(application).lock("k").acquire(LONG);
     // On a busy machine the end of a wait may find no reply.
-    TestServer.await(() -> isRefused(locksOf(application))
+    until(() -> isRefused(locksOf(application))
         && meters.get("redis.lock.waits").tag("outcome", "not_acquired").timer().count() > 0);
     server.command("DEL", "k");
-    TestServer.await(first::isLost);
-    TestServer.await(() -> meters.get("redis.lock.losses").counter().count() > 0);
+    until(first::isLost);
+    until(() -> meters.get("redis.lock.losses").counter().count() > 0);
     application.getBean(LockTemplate.class).execute("k", LONG, hold -> hold.fence());
-    TestServer.await(() -> meters.get("redis.lock.grants").counter().count() >= granted + 2);
+    until(() -> meters.get("redis.lock.grants").counter().count() >= granted + 2);
     assertThat(meters.get("redis.lock.acquire").tag("outcome", "granted").timer().count())
         .isEqualTo(1);
     assertThat(meters.get("redis.lock.hold").timer().count()).isEqualTo(1);
@@ -215,7 +216,7 @@ class RedisLockAutoConfigurationTest {
     Thread waiting = new Thread(() -> locksOf(application).lock("k").lock());
     waiting.setDaemon(true);
     waiting.start();
-    TestServer.await(() -> meters.get("redis.lock.unavailable").counter().count() > outages);
+    until(() -> meters.get("redis.lock.unavailable").counter().count() > outages);
   }
 
   /** Returns the fence of a grant that was waited for. */
@@ -224,7 +225,7 @@ class RedisLockAutoConfigurationTest {
     Locks locks = locksOf(application);
     try (Hold first = locks.lock("k").acquire(LONG)) {
       var second = locks.lock("k").acquireAsync();
-      TestServer.await(() -> server.waiters("k") == 1);
+      until(() -> server.waiters("k") == 1);
       first.release();
       try (Hold served = second.get(20, TimeUnit.SECONDS)) {
         return served.fence();

@@ -5,15 +5,9 @@ import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException
 import static org.assertj.core.api.Assertions.assertThatNullPointerException;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import io.github.redislock.LockObserver;
-import io.github.redislock.Locks;
-import io.github.redislock.lettuce.LettuceLink;
-import io.github.redislock.spring.TestServer;
-import io.lettuce.core.RedisClient;
+import io.github.redislock.OneServer;
 import java.time.Duration;
-import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.springframework.integration.support.locks.DistributedLock;
 import org.springframework.util.ClassUtils;
@@ -22,30 +16,11 @@ import org.springframework.util.ClassUtils;
  * The registry's own type with Spring Integration 7. No signature, not even that of a lambda, has a
  * DistributedLock, so that JUnit can load this class with 6.5.
  */
-class DistributedLockRegistryTest {
-  private TestServer server;
-  private RedisClient client;
-  private Locks locks;
-
+class DistributedLockRegistryTest extends OneServer {
   @BeforeAll
   static void needsSpringIntegration7() {
     String type = "org.springframework.integration.support.locks.DistributedLock";
     assumeTrue(ClassUtils.isPresent(type, null));
-  }
-
-  @BeforeEach
-  void startServer() {
-    server = TestServer.start();
-    client = RedisClient.create("redis://127.0.0.1:" + server.port());
-    // A busy machine may take its time.
-    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
-  }
-
-  @AfterEach
-  void closeServer() {
-    locks.close();
-    client.shutdown();
-    server.close();
   }
 
   @Test

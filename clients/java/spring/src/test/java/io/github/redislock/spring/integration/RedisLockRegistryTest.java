@@ -1,16 +1,14 @@
 package io.github.redislock.spring.integration;
 
+import static io.github.redislock.TestServer.isRefused;
+import static io.github.redislock.TestServer.until;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 import static org.assertj.core.api.Assertions.assertThatIllegalArgumentException;
 import static org.assertj.core.api.Assertions.assertThatIllegalStateException;
 
-import io.github.redislock.LockObserver;
-import io.github.redislock.Locks;
+import io.github.redislock.OneServer;
 import io.github.redislock.RefusedException;
-import io.github.redislock.lettuce.LettuceLink;
-import io.github.redislock.spring.TestServer;
-import io.lettuce.core.RedisClient;
 import java.time.Duration;
 import java.util.ConcurrentModificationException;
 import java.util.concurrent.Callable;
@@ -18,32 +16,11 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.springframework.dao.CannotAcquireLockException;
 import org.springframework.scheduling.concurrent.SimpleAsyncTaskScheduler;
 
-class RedisLockRegistryTest {
-  private TestServer server;
-  private RedisClient client;
-  private Locks locks;
-
-  @BeforeEach
-  void startServer() {
-    server = TestServer.start();
-    client = RedisClient.create("redis://127.0.0.1:" + server.port());
-    // A busy machine may take its time.
-    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
-  }
-
-  @AfterEach
-  void closeServer() {
-    locks.close();
-    client.shutdown();
-    server.close();
-  }
-
+class RedisLockRegistryTest extends OneServer {
   @Test
   void aKeyHasOneLockWhichItsThreadReenters() throws Exception {
     RedisLockRegistry registry = new RedisLockRegistry(locks, "r");
@@ -69,13 +46,13 @@ class RedisLockRegistryTest {
     Lock theirs = new RedisLockRegistry(locks, "r").obtain("a");
     ours.lock();
     assertThat(theirs.tryLock()).isFalse();
-    TestServer.await(() -> TestServer.isRefused(() -> theirs.tryLock(500, TimeUnit.MILLISECONDS)));
+    until(() -> isRefused(() -> theirs.tryLock(500, TimeUnit.MILLISECONDS)));
     CompletableFuture<Boolean> waiting = CompletableFuture.supplyAsync(() -> call(() -> {
       boolean granted = theirs.tryLock(20, TimeUnit.SECONDS);
       theirs.unlock();
       return granted;
     }));
-    TestServer.await(() -> server.waiters("r:a") == 1);
+    until(() -> server.waiters("r:a") == 1);
     ours.unlock();
     assertThat(waiting.get(20, TimeUnit.SECONDS)).isTrue();
   }
@@ -97,7 +74,7 @@ class RedisLockRegistryTest {
     RedisLockRegistry registry = new RedisLockRegistry(locks, "r", 100);
     Lock lock = registry.obtain("a");
     lock.lock();
-    TestServer.await(() -> !server.exists("r:a"));
+    until(() -> !server.exists("r:a"));
     assertThatExceptionOfType(ConcurrentModificationException.class).isThrownBy(lock::unlock);
     assertThatIllegalStateException().isThrownBy(lock::unlock);
     assertThat(lock.tryLock()).isTrue();
@@ -111,8 +88,8 @@ class RedisLockRegistryTest {
       Lock lock = registry.obtain("a");
       lock.lock();
       long fence = registry.fence("a");
-      TestServer.await(() -> leaseMs("r:a") < 2500);
-      TestServer.await(() -> leaseMs("r:a") > 2500);
+      until(() -> leaseMs("r:a") < 2500);
+      until(() -> leaseMs("r:a") > 2500);
       assertThat(registry.fence("a")).isEqualTo(fence).isPositive();
       lock.unlock();
     }
@@ -179,7 +156,7 @@ class RedisLockRegistryTest {
       waited.lock();
       waited.unlock();
     });
-    TestServer.await(() -> server.waiters("r:a") == 1);
+    until(() -> server.waiters("r:a") == 1);
     registry.expireUnusedOlderThan(-1);
     registry.setCacheCapacity(2);
     registry.obtain("b");

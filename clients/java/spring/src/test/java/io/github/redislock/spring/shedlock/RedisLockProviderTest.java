@@ -1,15 +1,13 @@
 package io.github.redislock.spring.shedlock;
 
+import static io.github.redislock.TestServer.until;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatExceptionOfType;
 
-import io.github.redislock.LockObserver;
 import io.github.redislock.Locks;
 import io.github.redislock.RefusedException;
+import io.github.redislock.TestServer;
 import io.github.redislock.UnavailableException;
-import io.github.redislock.lettuce.LettuceLink;
-import io.github.redislock.spring.TestServer;
-import io.lettuce.core.RedisClient;
 import java.lang.ref.Cleaner;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
@@ -24,21 +22,17 @@ import org.junit.jupiter.api.Test;
 /** ShedLock's own tests of providers, and those of keys and outages. */
 class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTest {
   private static TestServer server;
-  private static RedisClient client;
   private static Locks locks;
 
   @BeforeAll
   static void startServer() {
-    server = TestServer.start();
-    client = RedisClient.create("redis://127.0.0.1:" + server.port());
-    // A busy machine may take its time.
-    locks = new Locks(new LettuceLink(client), Duration.ofSeconds(15), LockObserver.LOGGING);
+    server = new TestServer();
+    locks = server.locks(TestServer.Kind.LETTUCE);
   }
 
   @AfterAll
   static void closeServer() {
     locks.close();
-    client.shutdown();
     server.close();
   }
 
@@ -61,14 +55,14 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
   void aLockThatNobodyUnlocksOutlivesItsCollection() {
     assertThat(getLockProvider().lock(lockConfig("dropped"))).isPresent();
     WeakReference<Object> collected = new WeakReference<>(new Object());
-    TestServer.await(() -> {
+    until(() -> {
       System.gc();
       return collected.get() == null;
     });
     // The Cleaner has run by the time it has cleaned what was registered later.
     AtomicBoolean isCleaned = new AtomicBoolean();
     Cleaner.create().register(new Object(), () -> isCleaned.set(true));
-    TestServer.await(() -> {
+    until(() -> {
       System.gc();
       return isCleaned.get();
     });
@@ -100,26 +94,22 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
 
   @Test
   void aSilentServerIsNoContentionAndHidesNoTask() {
-    try (TestServer silent = TestServer.start()) {
-      RedisClient own = RedisClient.create("redis://127.0.0.1:" + silent.port());
-      try (Locks hasty = new Locks(new LettuceLink(own))) {
-        RedisLockProvider provider = new RedisLockProvider(hasty);
-        TestServer.await(() -> locked(provider, "first"));
-        SimpleLock lock = provider.lock(lockConfig("a")).orElseThrow();
-        Duration minute = Duration.ofSeconds(60);
-        SimpleLock kept = provider.lock(lockConfig("b", minute, minute)).orElseThrow();
-        silent.stop();
-        assertThatExceptionOfType(UnavailableException.class)
-            .isThrownBy(() -> provider.lock(lockConfig("c")));
-        lock.unlock();
-        kept.unlock();
-        silent.goOn();
-        TestServer.await(() -> !silent.exists("job-lock:default:a"));
-        TestServer.await(() -> !silent.exists("job-lock:default:c"));
-        assertThat(silent.exists("job-lock:default:b")).isTrue();
-      } finally {
-        own.shutdown();
-      }
+    try (TestServer silent = new TestServer();
+        Locks hasty = new Locks(silent.link(TestServer.Kind.LETTUCE))) {
+      RedisLockProvider provider = new RedisLockProvider(hasty);
+      until(() -> locked(provider, "first"));
+      SimpleLock lock = provider.lock(lockConfig("a")).orElseThrow();
+      Duration minute = Duration.ofSeconds(60);
+      SimpleLock kept = provider.lock(lockConfig("b", minute, minute)).orElseThrow();
+      silent.stop();
+      assertThatExceptionOfType(UnavailableException.class)
+          .isThrownBy(() -> provider.lock(lockConfig("c")));
+      lock.unlock();
+      kept.unlock();
+      silent.goOn();
+      until(() -> !silent.exists("job-lock:default:a"));
+      until(() -> !silent.exists("job-lock:default:c"));
+      assertThat(silent.exists("job-lock:default:b")).isTrue();
     }
   }
 

@@ -1,7 +1,7 @@
 package io.github.redislock;
 
-import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.github.redislock.jedis.JedisLink;
 import io.github.redislock.lettuce.LettuceLink;
@@ -26,34 +26,37 @@ import redis.clients.jedis.providers.ConnectionProvider;
 import redis.clients.jedis.providers.PooledConnectionProvider;
 
 /** A server with the module, which the program in REDIS_LOCK_RIG starts. It ends with this JVM. */
-final class TestServer implements AutoCloseable {
+public final class TestServer implements AutoCloseable {
   /** The threads of all Lettuce clients. */
   static final ClientResources RESOURCES = ClientResources.create();
 
   private static Process rig;
 
-  enum Kind {
+  public enum Kind {
     LETTUCE,
     JEDIS
   }
 
+  private final List<String> words;
   private final int port;
   private final Jedis admin;
 
-  TestServer() {
-    this(order("start").get(0));
+  public TestServer() {
+    this("start");
   }
 
-  TestServer(String port) {
-    this.port = Integer.parseInt(port);
-    admin = new Jedis("127.0.0.1", this.port, 20_000);
+  /** Starts a server by an order of tests/rig/src/main.rs. */
+  public TestServer(String order) {
+    words = order(order);
+    port = Integer.parseInt(words.get(0));
+    admin = new Jedis("127.0.0.1", port, 20_000);
   }
 
-  /** Sends an order of tests/rig/src/main.rs. Returns the words of its reply. */
-  static synchronized List<String> order(String order) {
+  private static synchronized List<String> order(String order) {
     try {
       if (rig == null) {
-        rig = new ProcessBuilder(System.getenv("REDIS_LOCK_RIG"), "serve").redirectError(Redirect.INHERIT).start();
+        rig = new ProcessBuilder(System.getenv("REDIS_LOCK_RIG"), "serve")
+            .redirectError(Redirect.INHERIT).start();
       }
       rig.outputWriter().append(order).append('\n').flush();
       List<String> reply = List.of(String.valueOf(rig.inputReader().readLine()).split(" "));
@@ -64,24 +67,36 @@ final class TestServer implements AutoCloseable {
     }
   }
 
-  /** Starts a cluster, whose nodes have equal parts of the slots. */
-  static List<TestServer> cluster(int nodes) {
-    return order("cluster " + nodes).stream().map(TestServer::new).toList();
-  }
-
-  int port() {
+  public int port() {
     return port;
   }
 
-  Locks locks(Kind kind) {
-    // A busy machine may need more than the default command timeout.
-    return new Locks(link(kind), Duration.ofSeconds(8), LockObserver.LOGGING);
+  /** Returns a word of the reply to the order: a TLS server has a port and a certificate, too. */
+  public String word(int number) {
+    return words.get(number);
+  }
+
+  /** Returns locks that allow for a busy machine. */
+  public Locks locks(Kind kind) {
+    return locks(link(kind));
+  }
+
+  static Locks locks(Link link) {
+    return new Locks(link, Duration.ofSeconds(15), LockObserver.LOGGING);
+  }
+
+  public Link link(Kind kind) {
+    return link(kind, port);
   }
 
   /** Returns a link by the names that a Redis client has in all of its versions. */
-  Link link(Kind kind) {
-    if (kind == Kind.LETTUCE) return new LettuceLink(RedisClient.create(RESOURCES, "redis://localhost:" + port));
-    ConnectionProvider provider = new PooledConnectionProvider(new HostAndPort("localhost", port));
+  static Link link(Kind kind, int port) {
+    return kind == Kind.LETTUCE
+        ? new LettuceLink(RedisClient.create(RESOURCES, "redis://localhost:" + port))
+        : linkOf(new PooledConnectionProvider(new HostAndPort("localhost", port)));
+  }
+
+  static Link linkOf(ConnectionProvider provider) {
     return new JedisLink(jedis(provider));
   }
 
@@ -90,32 +105,40 @@ final class TestServer implements AutoCloseable {
     return new UnifiedJedis(provider, 1, Duration.ofSeconds(1));
   }
 
-  synchronized Object command(String name, String... arguments) {
+  public synchronized Object command(String name, String... arguments) {
     return admin.sendCommand(() -> name.getBytes(), arguments);
   }
 
-  long waiters(String key) {
-    Object info = command("LOCK.INFO", key);
-    if (!(info instanceof List<?> fields)) return 0;
+  public boolean exists(String key) {
+    return command("EXISTS", key).equals(1L);
+  }
+
+  /** Returns how many clients wait for a lock that is held. */
+  public long waiters(String key) {
+    if (!(command("LOCK.INFO", key) instanceof List<?> fields)) return 0;
     for (int field = 0; field < fields.size(); field += 2) {
-      if (fields.get(field) instanceof byte[] name && Arrays.equals(name, "waiters".getBytes())) return (Long) fields.get(field + 1);
+      boolean isCount = Arrays.equals((byte[]) fields.get(field), "waiters".getBytes());
+      if (isCount) return (Long) fields.get(field + 1);
     }
     return 0;
   }
 
-  long connections() {
-    return new String((byte[]) command("CLIENT", "LIST")).lines().count() - 1;
+  /** Returns the connections other than this object's. */
+  public List<String> connections() {
+    return new String((byte[]) command("CLIENT", "LIST")).lines()
+        .filter(line -> !line.contains("cmd=client")).toList();
   }
 
-  void stop() {
+  public void stop() {
     order("freeze " + port);
   }
 
-  void goOn() {
+  public void goOn() {
     order("thaw " + port);
   }
 
-  static void until(BooleanSupplier condition) {
+  /** Polls until the condition holds. */
+  public static void until(BooleanSupplier condition) {
     long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
     while (!condition.getAsBoolean()) {
       if (System.nanoTime() > deadline) throw new AssertionError("not within 20 s");
@@ -127,10 +150,20 @@ final class TestServer implements AutoCloseable {
     }
   }
 
-  /** Returns true if a wait ends without the lock. A busy server may confirm that too late. */
-  static boolean isRefused(Callable<?> wait) {
+  /** Returns true if a try is granted. Connecting may take longer than the command timeout. */
+  public static boolean isGranted(RedisLock lock) {
     try {
-      assertEquals(Optional.empty(), wait.call());
+      return lock.tryLock();
+    } catch (UnavailableException notYet) {
+      return false;
+    }
+  }
+
+  /** Returns true if a wait ends without the lock. A busy server may confirm that too late. */
+  public static boolean isRefused(Callable<?> wait) {
+    try {
+      Object nothing = wait.call();
+      assertTrue(nothing.equals(Optional.empty()) || nothing.equals(false), nothing::toString);
     } catch (Exception error) {
       Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
       if (cause instanceof UnavailableException) return false;
