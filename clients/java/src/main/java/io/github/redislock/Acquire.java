@@ -1,5 +1,6 @@
 package io.github.redislock;
 
+import io.github.redislock.LockObserver.Outcome;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Command;
@@ -23,7 +24,7 @@ final class Acquire {
   private final Recipe recipe;
   private final Commands commands;
   private final Call call;
-  private String token;
+  private String token = Locks.drawToken();
   private final boolean isTry;
   private final long began = Clock.now();
   private final long until;
@@ -37,10 +38,9 @@ final class Acquire {
   private boolean hasWaited;
 
   /** Makes an acquire with a limit in nanoseconds. A limit of 0 asks without waiting. */
-  Acquire(RedisLock lock, Call call, String token, long limit) {
+  Acquire(RedisLock lock, Call call, long limit) {
     this.lock = lock;
     this.call = call;
-    this.token = token;
     recipe = lock.recipe;
     commands = lock.locks.commands;
     isTry = limit == 0;
@@ -51,16 +51,28 @@ final class Acquire {
     end = Clock.after(until, isKnown ? GRACE_NANOS + commands.timeoutNanos : grace);
   }
 
-  boolean hasWaited() {
-    return hasWaited;
+  /** Returns a hold, or null if the server said "not now" until the limit. */
+  @Nullable Hold run() throws InterruptedException {
+    Outcome outcome = Outcome.FAILED;
+    Grant grant = null;
+    try {
+      grant = granted();
+      outcome = grant == null ? Outcome.NOT_ACQUIRED : Outcome.GRANTED;
+    } catch (InterruptedException | WaitCancelledException cancelled) {
+      outcome = Outcome.CANCELLED;
+      throw cancelled;
+    } finally {
+      if (hasWaited || grant == null) tellWaited(outcome);
+    }
+    return grant == null ? null : lock.locks.hold(grant);
   }
 
-  Duration time() {
-    return Duration.ofNanos(Clock.now() - began);
+  private void tellWaited(Outcome outcome) {
+    Duration time = Duration.ofNanos(Clock.now() - began);
+    Commands.tell(() -> commands.observer.waited(lock, time, outcome));
   }
 
-  /** Returns the grant, or null if the server said "not now" until the limit. */
-  @Nullable Grant run() throws InterruptedException {
+  private @Nullable Grant granted() throws InterruptedException {
     Crowd crowd = lock.locks.crowds.join(recipe.names());
     try {
       return isTry ? asked(crowd) : inCrowd(crowd);
@@ -111,7 +123,7 @@ final class Acquire {
       if (isTry || Clock.now() >= until) throw outage;
       if (until == Clock.NEVER) commands.report(outage);
       leave(commands::report);
-      token = lock.locks.drawToken();
+      token = Locks.drawToken();
       hasWaited = true;
       call.sleep(Math.min(until, Clock.after(Clock.now(), Commands.FIRST_PAUSE_NANOS)));
       return false;

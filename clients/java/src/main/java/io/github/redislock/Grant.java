@@ -133,8 +133,8 @@ final class Grant {
     long mostMs = (longestUntil - Clock.now() + recipe.marginNanos()) / 1_000_000 + 1;
     long nextMs = Math.max(Math.min(leaseMs, mostMs), 1);
     try {
-      boolean isHeld = commands.retry(
-          call, deadline, commands::report, end -> extendOnce(call, nextMs, end));
+      boolean isHeld = commands.retry(call, deadline, commands::report,
+          end -> extendOnce(call, recipe.extend(token, nextMs), nextMs, end));
       isRefused = false;
       return isHeld;
     } catch (UnavailableException told) {
@@ -154,11 +154,7 @@ final class Grant {
     keep();
   }
 
-  private boolean extendOnce(Call call, long nextMs, long end) throws InterruptedException {
-    return extendOnce(recipe.extend(token, nextMs), call, nextMs, end);
-  }
-
-  private boolean extendOnce(Command command, Call call, long nextMs, long end)
+  private boolean extendOnce(Call call, Command command, long nextMs, long end)
       throws InterruptedException {
     // A renewal that is repeated after the release would undo its least hold.
     if (isEnded()) return false;
@@ -184,10 +180,10 @@ final class Grant {
     boolean isHeld = false;
     call.lendTo(close -> closing = close);
     try {
-      boolean isTied = extendOnce(recipe.tie(token, nextMs), call, nextMs, end);
+      boolean isTied = extendOnce(call, recipe.tie(token, nextMs), nextMs, end);
       // The first of two commands may arrive late, and tie the grant to a connection that is dead.
       boolean isOnce = call.unanswered() == unanswered;
-      if (!isOnce) throw new UnavailableException("the client sent a command twice", null, true, "");
+      if (!isOnce) throw new UnavailableException("the tie was sent twice", null, true, "");
       isHeld = isTied;
     } finally {
       call.lendTo(null);
@@ -213,8 +209,8 @@ final class Grant {
   /** Sets the lease, also of a grant that another process acquired. */
   boolean takeOver(long nextMs) {
     return Call.uninterruptibly(call -> {
-      boolean isHeld =
-          commands.retry(call, commands.timeout(), end -> extendOnce(call, nextMs, end));
+      boolean isHeld = commands.retry(call, commands.timeout(),
+          end -> extendOnce(call, recipe.extend(token, nextMs), nextMs, end));
       if (isHeld) leaseMs = nextMs;
       return isHeld;
     });

@@ -18,7 +18,7 @@ import java.util.function.Supplier;
 public final class Hold implements AutoCloseable {
   private static final Cleaner CLEANER = Cleaner.create();
 
-  private final Grant grant;
+  final Grant grant;
 
   Hold(Grant grant) {
     this.grant = grant;
@@ -131,10 +131,6 @@ public final class Hold implements AutoCloseable {
     }
     if (isHeld) return;
     throw new LockLostException("lost before it was released: " + grant.name());
-  }
-
-  Grant grant() {
-    return grant;
   }
 
   /** Keeps this object from being collected during a call. */

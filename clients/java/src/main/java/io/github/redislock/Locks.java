@@ -2,7 +2,6 @@ package io.github.redislock;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 
-import io.github.redislock.LockObserver.Outcome;
 import io.github.redislock.spi.Clock;
 import io.github.redislock.spi.Call;
 import io.github.redislock.spi.Link;
@@ -10,11 +9,14 @@ import java.security.SecureRandom;
 import java.time.Duration;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The locks of one Redis client. One object is enough for a program:
@@ -192,7 +194,7 @@ public final class Locks implements AutoCloseable {
     held.forEach(Grant::keep);
   }
 
-  String drawToken() {
+  static String drawToken() {
     byte[] bits = new byte[TOKEN_BYTES];
     RANDOM.nextBytes(bits);
     return HexFormat.of().formatHex(bits);
@@ -211,13 +213,28 @@ public final class Locks implements AutoCloseable {
     return hold;
   }
 
-  void tellWaited(RedisLock lock, Duration time, Outcome outcome) {
-    Commands.tell(() -> commands.observer.waited(lock, time, outcome));
-  }
-
   /** Returns the permits of all holders of the keys. A holder without a limit has one. */
   long permitsOf(Recipe recipe) {
     return commands.ofEachKey(recipe, "INFO", "", "WAITERS", 0).stream()
-        .mapToLong(Info::permits).sum();
+        .mapToLong(info -> permitsIn(words(info).toList())).sum();
+  }
+
+  /** Returns the sum of the numbers that follow the name. */
+  private static long permitsIn(List<?> words) {
+    long sum = 0;
+    for (int at = 1; at < words.size(); at++) {
+      boolean isNamed = words.get(at - 1) instanceof byte[] name
+          && new String(name, UTF_8).equals("permits");
+      if (isNamed && words.get(at) instanceof Long permits) sum += permits;
+    }
+    return sum;
+  }
+
+  /** Returns the parts of a list of names and values, or of entries. */
+  private static Stream<?> words(@Nullable Object reply) {
+    if (reply instanceof List<?> list) return list.stream().flatMap(Locks::words);
+    return reply instanceof Map.Entry<?, ?> entry
+        ? Stream.of(entry.getKey(), entry.getValue()).flatMap(Locks::words)
+        : Stream.ofNullable(reply);
   }
 }

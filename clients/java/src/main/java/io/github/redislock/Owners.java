@@ -31,7 +31,7 @@ final class Owners {
   }
 
   /** A grant, and how often the thread holds it under a name. */
-  private static final class Owned {
+  static final class Owned {
     final RedisLock lock;
     final Hold hold;
     int holds = 1;
@@ -42,7 +42,7 @@ final class Owners {
     }
 
     boolean isHeld() {
-      return hold.grant().isHeld();
+      return hold.grant.isHeld();
     }
   }
 
@@ -71,7 +71,7 @@ final class Owners {
     if (limit == Clock.NEVER) checkGrantable(all, name);
     Hold hold = acquiring.run();
     if (hold == null) return false;
-    hold.grant().owner = Thread.currentThread();
+    hold.grant.owner = Thread.currentThread();
     all.put(name, new Owned(lock, hold));
     return true;
   }
@@ -99,27 +99,17 @@ final class Owners {
     }
     if (other == null) return owned.hold.release();
     // The thread that wrote reads on: no other writer comes between.
-    return name.isShared() ? !owned.hold.isLost() : owned.hold.grant().share(other.lock.recipe);
+    return name.isShared() ? !owned.hold.isLost() : owned.hold.grant.share(other.lock.recipe);
   }
 
-  /** Returns the number of holds of the current thread; 0 after a loss. */
-  int holds(RedisLock lock) {
-    Owned owned = mine.get().get(Name.of(lock));
-    return owned != null && owned.isHeld() ? owned.holds : 0;
+  /** Returns what the current thread owns or has lost, or null. */
+  @Nullable Owned find(RedisLock lock) {
+    return mine.get().get(Name.of(lock));
   }
 
-  boolean hasLost(RedisLock lock) {
-    Owned owned = mine.get().get(Name.of(lock));
-    return owned != null && owned.hold.isLost();
-  }
-
-  /** Returns the hold of the current thread. */
-  Hold hold(RedisLock lock) {
-    return owned(lock).hold;
-  }
-
-  private Owned owned(RedisLock lock) {
-    Owned owned = mine.get().get(Name.of(lock));
+  /** Returns what the current thread owns or has lost. */
+  Owned owned(RedisLock lock) {
+    Owned owned = find(lock);
     if (owned != null) return owned;
     throw new IllegalMonitorStateException("this thread doesn't hold the lock " + lock.name());
   }

@@ -2,7 +2,7 @@ package io.github.redislock;
 
 import static io.github.redislock.spi.Clock.NEVER;
 
-import io.github.redislock.LockObserver.Outcome;
+import io.github.redislock.Owners.Owned;
 import io.github.redislock.spi.Call;
 import java.time.Duration;
 import java.util.List;
@@ -122,12 +122,14 @@ public final class RedisLock implements Lock {
 
   /** Returns the number of holds of the current thread; 0 after a loss. */
   public int getHoldCount() {
-    return locks.owners.holds(this);
+    Owned owned = locks.owners.find(this);
+    return owned != null && owned.isHeld() ? owned.holds : 0;
   }
 
   /** Returns true if the current thread lost the lock, and hasn't unlocked it since. */
   public boolean isLost() {
-    return locks.owners.hasLost(this);
+    Owned owned = locks.owners.find(this);
+    return owned != null && owned.hold.isLost();
   }
 
   /**
@@ -136,12 +138,12 @@ public final class RedisLock implements Lock {
    * @throws IllegalMonitorStateException if this thread doesn't hold the lock
    */
   public long fence() {
-    return locks.owners.hold(this).fence();
+    return locks.owners.owned(this).hold.fence();
   }
 
   /** Returns the time until the current thread loses the lock without a renewal, or zero. */
   public Duration left() {
-    return isHeldByCurrentThread() ? locks.owners.hold(this).left() : Duration.ZERO;
+    return isHeldByCurrentThread() ? locks.owners.owned(this).hold.left() : Duration.ZERO;
   }
 
   /**
@@ -151,7 +153,7 @@ public final class RedisLock implements Lock {
    * @throws IllegalMonitorStateException if this thread doesn't hold the lock
    */
   public boolean extend(Duration lease) {
-    return locks.owners.hold(this).extend(lease);
+    return locks.owners.owned(this).hold.extend(lease);
   }
 
   private boolean own(Call call, long limit) throws InterruptedException {
@@ -238,18 +240,6 @@ public final class RedisLock implements Lock {
 
   /** Returns a hold, or null if the lock wasn't granted within the limit. */
   private @Nullable Hold granted(Call call, long limit) throws InterruptedException {
-    Acquire acquire = new Acquire(this, call, locks.drawToken(), limit);
-    Outcome outcome = Outcome.FAILED;
-    Grant grant = null;
-    try {
-      grant = acquire.run();
-      outcome = grant == null ? Outcome.NOT_ACQUIRED : Outcome.GRANTED;
-    } catch (InterruptedException | WaitCancelledException cancelled) {
-      outcome = Outcome.CANCELLED;
-      throw cancelled;
-    } finally {
-      if (acquire.hasWaited() || grant == null) locks.tellWaited(this, acquire.time(), outcome);
-    }
-    return grant == null ? null : locks.hold(grant);
+    return new Acquire(this, call, limit).run();
   }
 }

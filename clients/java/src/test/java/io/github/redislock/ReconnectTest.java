@@ -94,6 +94,21 @@ class ReconnectTest {
     }
   }
 
+  /** The first of two ties may arrive late, and tie the grant to a connection that is dead. */
+  @Test
+  void aResentTieIsFollowedByAnotherToken() throws Exception {
+    try (TestServer server = new TestServer();
+        TestProxy proxy = new TestProxy(server.port());
+        Locks locks = TestServer.locks(link(TestServer.Kind.LETTUCE, proxy.port()))) {
+      proxy.dropReplyTo("SESSION");
+      Hold hold = locks.lock(LockOptions.defaults().session(), "k").acquire();
+      assertTrue(proxy.hasDropped());
+      until(() -> new String((byte[]) server.command("INFO", "commandstats"))
+          .contains("cmdstat_lock.release"));
+      assertTrue(hold.isOwned());
+    }
+  }
+
   /** Acquires the lock for the token of a hold that ended. Fails after a LEAVE. */
   private static void acquireAgain(TestServer server, Hold hold) {
     assertNotNull(server.command("LOCK.ACQUIRE", hold.keys().get(0), hold.token(), "PX", "60000"));

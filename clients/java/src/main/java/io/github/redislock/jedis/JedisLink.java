@@ -63,8 +63,8 @@ public final class JedisLink implements Link {
         return node.send(command, redirection instanceof JedisAskDataException, call, until);
       } catch (Fault fault) {
         boolean isMoved = fault.getCause() instanceof JedisRedirectionException;
-        boolean isOfServer = fault.kind() == Fault.Kind.REPLY && !fault.code().equals("CLUSTERDOWN");
-        if (!isOfServer) servers.refresh();
+        boolean isReply = fault.kind() == Fault.Kind.REPLY;
+        if (!isReply || fault.code().equals("CLUSTERDOWN")) servers.refresh();
         if (!isMoved || redirections == MOST_REDIRECTIONS) throw fault;
         redirection = (JedisRedirectionException) fault.getCause();
       }

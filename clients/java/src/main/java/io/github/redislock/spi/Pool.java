@@ -144,7 +144,9 @@ public abstract class Pool<C> {
   }
 
   private void closeUnused() {
-    for (CompletableFuture<C> next; (next = unused.poll()) != null; ) next.thenAccept(this::discard);
+    for (CompletableFuture<C> next; (next = unused.poll()) != null; ) {
+      next.thenAccept(this::discard);
+    }
   }
 
   /** Closes all connections, for good. */

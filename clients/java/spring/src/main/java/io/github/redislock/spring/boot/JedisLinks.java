@@ -5,11 +5,8 @@ import io.github.redislock.spi.Link;
 import java.util.Collection;
 import java.util.Set;
 import java.util.stream.Collectors;
-import org.springframework.data.redis.connection.RedisClusterConfiguration;
 import org.springframework.data.redis.connection.RedisNode;
 import org.springframework.data.redis.connection.RedisPassword;
-import org.springframework.data.redis.connection.RedisSentinelConfiguration;
-import org.springframework.data.redis.connection.RedisStandaloneConfiguration;
 import org.springframework.data.redis.connection.jedis.JedisClientConfiguration;
 import org.springframework.data.redis.connection.jedis.JedisConnectionFactory;
 import redis.clients.jedis.DefaultJedisClientConfig;
@@ -31,32 +28,21 @@ final class JedisLinks {
   }
 
   private static ConnectionProvider providerOf(JedisConnectionFactory factory) {
-    if (factory.isRedisClusterAware()) return cluster(factory, factory.getClusterConfiguration());
-    if (factory.isRedisSentinelAware()) {
-      return sentinel(factory, factory.getSentinelConfiguration());
+    if (factory.isRedisClusterAware()) {
+      var cluster = factory.getClusterConfiguration();
+      return new ClusterConnectionProvider(addressesOf(cluster.getClusterNodes()),
+          configOf(factory, cluster.getUsername(), cluster.getPassword(), 0));
     }
-    return server(factory, factory.getStandaloneConfiguration());
-  }
-
-  private static ConnectionProvider server(
-      JedisConnectionFactory factory, RedisStandaloneConfiguration server) {
-    HostAndPort address = new HostAndPort(server.getHostName(), server.getPort());
-    return new PooledConnectionProvider(address,
+    if (factory.isRedisSentinelAware()) {
+      var group = factory.getSentinelConfiguration();
+      return new SentineledConnectionProvider(group.getMaster().getName(),
+          configOf(factory, group.getUsername(), group.getPassword(), group.getDatabase()),
+          addressesOf(group.getSentinels()),
+          configOf(factory, group.getSentinelUsername(), group.getSentinelPassword(), 0));
+    }
+    var server = factory.getStandaloneConfiguration();
+    return new PooledConnectionProvider(new HostAndPort(server.getHostName(), server.getPort()),
         configOf(factory, server.getUsername(), server.getPassword(), server.getDatabase()));
-  }
-
-  private static ConnectionProvider sentinel(
-      JedisConnectionFactory factory, RedisSentinelConfiguration sentinel) {
-    return new SentineledConnectionProvider(sentinel.getMaster().getName(),
-        configOf(factory, sentinel.getUsername(), sentinel.getPassword(), sentinel.getDatabase()),
-        addressesOf(sentinel.getSentinels()),
-        configOf(factory, sentinel.getSentinelUsername(), sentinel.getSentinelPassword(), 0));
-  }
-
-  private static ConnectionProvider cluster(
-      JedisConnectionFactory factory, RedisClusterConfiguration cluster) {
-    return new ClusterConnectionProvider(addressesOf(cluster.getClusterNodes()),
-        configOf(factory, cluster.getUsername(), cluster.getPassword(), 0));
   }
 
   private static Set<HostAndPort> addressesOf(Collection<RedisNode> nodes) {

@@ -17,7 +17,7 @@ final class LifecycleLink implements Link, SmartLifecycle {
   private static final int PHASE = 1;
 
   private final Supplier<Link> opener;
-  private @Nullable Link current;
+  private volatile @Nullable Link current;
   private boolean isStopped;
 
   LifecycleLink(Supplier<Link> opener) {
@@ -30,7 +30,7 @@ final class LifecycleLink implements Link, SmartLifecycle {
     try {
       return link.send(command, call, until);
     } catch (IllegalStateException closed) {
-      throw isUsed(link) ? closed : Fault.outage(closed);
+      throw link == current ? closed : Fault.outage(closed);
     }
   }
 
@@ -42,10 +42,6 @@ final class LifecycleLink implements Link, SmartLifecycle {
     return link;
   }
 
-  private synchronized boolean isUsed(Link link) {
-    return current == link;
-  }
-
   @Override
   public synchronized void start() {
     isStopped = false;
@@ -55,20 +51,17 @@ final class LifecycleLink implements Link, SmartLifecycle {
   /** Closes the connections, before the connection factory shuts its client down. */
   @Override
   public void stop() {
-    Link last = ended();
+    Link last;
+    synchronized (this) {
+      last = current;
+      current = null;
+      isStopped = true;
+    }
     if (last != null) last.close();
   }
 
-  /** Notes the end. Returns what has to be closed, or null. */
-  private synchronized @Nullable Link ended() {
-    Link last = current;
-    current = null;
-    isStopped = true;
-    return last;
-  }
-
   @Override
-  public synchronized boolean isRunning() {
+  public boolean isRunning() {
     return current != null;
   }
 

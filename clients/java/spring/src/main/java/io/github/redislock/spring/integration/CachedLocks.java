@@ -69,12 +69,12 @@ abstract class CachedLocks<L extends Lock> {
    */
   @SuppressWarnings("unchecked") // With Spring Integration 7 each is a DistributedLock.
   public synchronized L obtain(Object lockKey) {
-    String path = path(lockKey);
-    RegistryLock lock = locks.get(path);
+    String key = keyOf(lockKey);
+    RegistryLock lock = locks.get(key);
     if (lock == null) {
       makeRoom();
-      lock = RegistryLock.of(source, keyOf(path), this::options);
-      locks.put(path, lock);
+      lock = RegistryLock.of(source, key, this::options);
+      locks.put(key, lock);
     }
     lock.used();
     return (L) lock;
@@ -134,18 +134,14 @@ abstract class CachedLocks<L extends Lock> {
   }
 
   private RedisLock owned(Object lockKey) {
-    RedisLock lock = source.lock(options, keyOf(path(lockKey)));
+    RedisLock lock = source.lock(options, keyOf(lockKey));
     if (lock.isHeldByCurrentThread()) return lock;
     throw new IllegalStateException("You do not own lock at " + lockKey);
   }
 
-  private static String path(Object lockKey) {
+  private String keyOf(Object lockKey) {
     Assert.isInstanceOf(String.class, lockKey, "the key of a lock must be a String");
-    return (String) lockKey;
-  }
-
-  private String keyOf(String path) {
-    return registryKey + ":" + path;
+    return registryKey + ":" + lockKey;
   }
 
   private LockOptions options() {

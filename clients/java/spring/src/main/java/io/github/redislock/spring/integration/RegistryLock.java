@@ -59,19 +59,17 @@ class RegistryLock implements Lock {
 
   @Override
   public void lock() {
-    lock(options.get());
+    acquired(options.get(), RegistryLock::locked);
   }
 
   /** Waits for the lock without a limit. Its lease is at least this time. */
   public void lock(Duration ttl) {
-    lock(options.get().lease(ttl));
+    acquired(options.get().lease(ttl), RegistryLock::locked);
   }
 
-  private void lock(LockOptions with) {
-    acquired(with, lock -> {
-      lock.lock();
-      return true;
-    });
+  private static boolean locked(RedisLock lock) {
+    lock.lock();
+    return true;
   }
 
   @Override
