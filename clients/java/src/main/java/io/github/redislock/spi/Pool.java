@@ -7,6 +7,7 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingDeque;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -25,6 +26,8 @@ public abstract class Pool<C> {
   private final Set<C> open = ConcurrentHashMap.newKeySet();
   /** The connections whose latest reply didn't come before a short limit was over. */
   private final Set<C> doubtful = ConcurrentHashMap.newKeySet();
+  /** The opening that began before the first call, or null after that. */
+  private final AtomicReference<@Nullable CompletableFuture<C>> begun = new AtomicReference<>();
   private volatile boolean isClosed;
 
   /** Opens a connection, in a thread of the library. */
@@ -98,7 +101,8 @@ public abstract class Pool<C> {
       if (isOpen(next.join())) return next.join();
       discard(next.join());
     }
-    CompletableFuture<C> opening = begin();
+    CompletableFuture<C> early = begun.getAndSet(null);
+    CompletableFuture<C> opening = early == null || early.isDone() ? opening() : early;
     try {
       var next = call.await(until, nanos -> unused.poll(nanos, TimeUnit.NANOSECONDS));
       if (next == null) throw Fault.late(null);
@@ -110,17 +114,23 @@ public abstract class Pool<C> {
     }
   }
 
+  /** Opens a connection before it is needed. */
+  public void begin() {
+    begun.set(opening());
+  }
+
   /**
    * Opens a connection in another thread, because DNS, Sentinels and a handshake have no common
-   * limit. Returns a future that never has the connection. Its failure is for a call that waits,
-   * unless the future is cancelled before.
+   * limit. It goes to the unused ones. A failure goes there, too, unless the future is cancelled
+   * before.
    */
-  public CompletableFuture<C> begin() {
+  private CompletableFuture<C> opening() {
     CompletableFuture<C> opening = new CompletableFuture<>();
     Background.THREADS.execute(() -> {
       try {
         C connection = open();
         open.add(connection);
+        opening.complete(connection);
         putBack(connection, true);
       } catch (RuntimeException | Error failure) {
         if (opening.completeExceptionally(failure)) unused.add(opening);
