@@ -18,6 +18,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
 /** Options, acquires and grants on a link whose replies the tests decide. */
@@ -27,30 +28,32 @@ class GrantsTest {
   private final List<UnavailableException> outages = new CopyOnWriteArrayList<>();
   private final AtomicInteger losses = new AtomicInteger();
 
-  private Locks locks(ScriptedLink link) {
-    return new Locks(link, TIMEOUT, new LockObserver() {
-      @Override
-      public void unavailable(UnavailableException outage) {
-        outages.add(outage);
-      }
+  private final ScriptedLink link = ScriptedLink.granting();
+  private final Locks locks = new Locks(link, TIMEOUT, new LockObserver() {
+    @Override
+    public void unavailable(UnavailableException outage) {
+      outages.add(outage);
+    }
 
-      @Override
-      public void lost(Hold hold) {
-        losses.incrementAndGet();
-      }
-    });
+    @Override
+    public void lost(Hold hold) {
+      losses.incrementAndGet();
+    }
+  });
+
+  @AfterEach
+  void closeLocks() {
+    locks.close();
   }
 
   @Test
   void aLinkageErrorEndsTheCallAtOnce() {
-    ScriptedLink link = new ScriptedLink((command, until) -> {
+    link.script = (command, until) -> {
       throw new NoClassDefFoundError("io/netty/Missing");
-    });
-    try (Locks locks = locks(link)) {
-      assertTimeoutPreemptively(Duration.ofSeconds(5),
-          () -> assertThrows(NoClassDefFoundError.class, locks.lock("k")::lock));
-      assertEquals(List.of(), outages);
-    }
+    };
+    assertTimeoutPreemptively(Duration.ofSeconds(5),
+        () -> assertThrows(NoClassDefFoundError.class, locks.lock("k")::lock));
+    assertEquals(List.of(), outages);
   }
 
   /** A renewal in flight neither holds the lock again nor undoes the release. */
@@ -58,128 +61,111 @@ class GrantsTest {
   void aReleaseRacesARenewal() throws Exception {
     CountDownLatch isRenewing = new CountDownLatch(1);
     CountDownLatch goesOn = new CountDownLatch(1);
-    ScriptedLink link = new ScriptedLink((command, until) -> {
+    link.script = (command, until) -> {
       if (command.name().equals("LOCK.EXTEND")) {
         isRenewing.countDown();
         goesOn.await();
       }
       return ScriptedLink.granted(command);
-    });
-    try (Locks locks = locks(link)) {
-      LockOptions options = LockOptions.defaults().lease(Duration.ofMillis(300));
-      Hold hold = locks.lock(options, "k").acquire();
-      isRenewing.await();
-      assertTrue(hold.release());
-      goesOn.countDown();
-      until(() -> locks.held.isEmpty());
-      assertEquals(Duration.ZERO, hold.left());
-      assertFalse(hold.isLost());
-      assertEquals(0, losses.get());
-    }
+    };
+    LockOptions options = LockOptions.defaults().lease(Duration.ofMillis(300));
+    Hold hold = locks.lock(options, "k").acquire();
+    isRenewing.await();
+    assertTrue(hold.release());
+    goesOn.countDown();
+    until(() -> locks.held.isEmpty());
+    assertEquals(Duration.ZERO, hold.left());
+    assertFalse(hold.isLost());
+    assertEquals(0, losses.get());
   }
 
   @Test
   void aRefusedRenewalIsToldOnceAndRepeated() throws Exception {
-    ScriptedLink link = new ScriptedLink((command, until) -> {
+    link.script = (command, until) -> {
       if (command.name().equals("LOCK.EXTEND")) throw Fault.reply("NOPERM no", null);
       return ScriptedLink.granted(command);
-    });
-    try (Locks locks = locks(link)) {
-      Hold hold = locks.lock(LockOptions.defaults().lease(Duration.ofMillis(900)), "k").acquire();
-      until(() -> link.sent("EXTEND").size() >= 3);
-      assertEquals(1, outages.size());
-      until(hold::isLost);
-      until(() -> losses.get() == 1);
-      assertThrows(LockLostException.class, hold::close);
-    }
+    };
+    Hold hold = locks.lock(LockOptions.defaults().lease(Duration.ofMillis(900)), "k").acquire();
+    until(() -> link.sent("EXTEND").size() >= 3);
+    assertEquals(1, outages.size());
+    until(hold::isLost);
+    until(() -> losses.get() == 1);
+    assertThrows(LockLostException.class, hold::close);
   }
 
   /** The program hears of the losses of its holds alone. */
   @Test
   void aGrantThatTheProgramNeverGotIsNoLoss() throws Exception {
-    ScriptedLink link = new ScriptedLink((command, until) ->
-        command.name().equals("LOCK.EXTEND") ? (Object) 0L : ScriptedLink.granted(command));
+    link.script = (command, until) ->
+        command.name().equals("LOCK.EXTEND") ? (Object) 0L : ScriptedLink.granted(command);
     List<Hold> told = new CopyOnWriteArrayList<>();
     LockOptions options = LockOptions.defaults().onLost(told::add);
-    try (Locks locks = locks(link)) {
-      for (int count = 0; count < 50; count++) {
-        assertEquals(Optional.empty(), locks.adopt(options, "token", 1, "k"));
-        assertThrows(LockLostException.class, locks.lock(options.session(), "k")::acquire);
-      }
-      Hold hold = locks.lock(options, "k").acquire();
-      assertFalse(hold.extend(Duration.ofSeconds(60)));
-      until(() -> losses.get() > 0 && told.contains(hold));
-      assertEquals(1, losses.get());
-      assertEquals(List.of(hold), told);
+    for (int count = 0; count < 50; count++) {
+      assertEquals(Optional.empty(), locks.adopt(options, "token", 1, "k"));
+      assertThrows(LockLostException.class, locks.lock(options.session(), "k")::acquire);
     }
+    Hold hold = locks.lock(options, "k").acquire();
+    assertFalse(hold.extend(Duration.ofSeconds(60)));
+    until(() -> losses.get() > 0 && told.contains(hold));
+    assertEquals(1, losses.get());
+    assertEquals(List.of(hold), told);
   }
 
   /** A hold that another thread is just releasing keeps none of the others. */
   @Test
   void theReleaseOfAllRacesOthers() throws Exception {
-    try (Locks locks = locks(ScriptedLink.granting())) {
-      for (int round = 0; round < 200; round++) {
-        List<Hold> holds = new ArrayList<>();
-        for (int key = 0; key < 100; key++) holds.add(locks.lock("k" + key).acquire());
-        List<Grant> all = List.copyOf(locks.held);
-        CompletableFuture<Void> racing = CompletableFuture.runAsync(() -> all.forEach(grant -> {
-          try {
-            grant.release();
-          } catch (IllegalMonitorStateException released) {
-            // The other thread came first.
-          }
-        }));
-        locks.releaseAll();
-        assertTrue(all.stream().allMatch(Grant::isEnded));
-        racing.get(20, TimeUnit.SECONDS);
-        holds.forEach(Hold::close);
-      }
+    for (int round = 0; round < 200; round++) {
+      List<Hold> holds = new ArrayList<>();
+      for (int key = 0; key < 100; key++) holds.add(locks.lock("k" + key).acquire());
+      List<Grant> all = List.copyOf(locks.held);
+      CompletableFuture<Void> racing = CompletableFuture.runAsync(() -> all.forEach(grant -> {
+        try {
+          grant.release();
+        } catch (IllegalMonitorStateException released) {
+          // The other thread came first.
+        }
+      }));
+      locks.releaseAll();
+      assertTrue(all.stream().allMatch(Grant::isEnded));
+      racing.get(20, TimeUnit.SECONDS);
+      holds.forEach(Hold::close);
     }
   }
 
   @Test
   void aCollectedHoldIsALossThatIsTold() {
     CompletableFuture<Hold> told = new CompletableFuture<>();
-    ScriptedLink link = ScriptedLink.granting();
-    try (Locks locks = locks(link)) {
-      LockOptions options = LockOptions.defaults().onLost(told::complete);
-      assertTrue(locks.lock(options, "k").tryAcquire().isPresent());
-      until(() -> {
-        System.gc();
-        return link.sent("RELEASE").size() == 1;
-      });
-      until(() -> losses.get() == 1 && told.isDone());
-      assertEquals(List.of("k"), told.join().keys());
-    }
+    LockOptions options = LockOptions.defaults().onLost(told::complete);
+    assertTrue(locks.lock(options, "k").tryAcquire().isPresent());
+    until(() -> {
+      System.gc();
+      return link.sent("RELEASE").size() == 1;
+    });
+    until(() -> losses.get() == 1 && told.isDone());
+    assertEquals(List.of("k"), told.join().keys());
   }
 
   @Test
   void aLockOfAThreadThatEndedIsALossThatIsTold() throws Exception {
-    ScriptedLink link = ScriptedLink.granting();
-    try (Locks locks = locks(link)) {
-      LockOptions options = LockOptions.defaults().lease(Duration.ofMillis(600));
-      Thread thread = new Thread(() -> locks.lock(options, "k").lock());
-      thread.start();
-      thread.join();
-      until(() -> losses.get() == 1 && link.sent("RELEASE").size() == 1);
-    }
+    LockOptions options = LockOptions.defaults().lease(Duration.ofMillis(600));
+    Thread thread = new Thread(() -> locks.lock(options, "k").lock());
+    thread.start();
+    thread.join();
+    until(() -> losses.get() == 1 && link.sent("RELEASE").size() == 1);
   }
 
   @Test
   void aDetachedHoldIsLeftAlone() throws Exception {
-    ScriptedLink link = ScriptedLink.granting();
-    try (Locks locks = locks(link)) {
-      Hold hold = locks.lock(LockOptions.defaults().lease(Duration.ofMillis(300)), "k").acquire();
-      hold.detach();
-      assertThrows(IllegalMonitorStateException.class, hold::release);
-      assertThrows(IllegalMonitorStateException.class, hold::detach);
-      hold.close();
-      until(() -> locks.held.isEmpty());
-      Hold session = locks.lock(LockOptions.defaults().session(), "k").acquire();
-      assertThrows(IllegalStateException.class, session::detach);
-      session.close();
-      assertEquals(1, link.sent("RELEASE").size());
-    }
+    Hold hold = locks.lock(LockOptions.defaults().lease(Duration.ofMillis(300)), "k").acquire();
+    hold.detach();
+    assertThrows(IllegalMonitorStateException.class, hold::release);
+    assertThrows(IllegalMonitorStateException.class, hold::detach);
+    hold.close();
+    until(() -> locks.held.isEmpty());
+    Hold session = locks.lock(LockOptions.defaults().session(), "k").acquire();
+    assertThrows(IllegalStateException.class, session::detach);
+    session.close();
+    assertEquals(1, link.sent("RELEASE").size());
   }
 
   @Test
