@@ -40,7 +40,7 @@ record_profile() {
   rm -rf "$profiles"
   LLVM_PROFILE_FILE="$profiles/%p.profraw" cargo run --quiet --profile tool -p redis-lock-bench --bin bench -- \
     --quick --only pair,contended --results "$profiles/bench" --module "$1" "$REDIS_SERVER" >"$profiles.log" 2>&1 ||
-    { cat "$profiles.log" >&2; say "the load failed"; exit 1; }
+    say "a part of the load failed, and the profile goes without it: $profiles.log"
 }
 
 build_module() {
