@@ -191,6 +191,16 @@ test-clients: run-deps build ## test the client libraries; CLIENTS="python-sync 
 	  $(foreach kind,$(KINDS),--kind $(kind)) $(foreach part,$(PARTS),--part $(part)) \
 	  $(foreach server,$(SERVERS),--server "$(server)") $(if $(ROW),--exact '$(ROW)')
 
+# Minutes of chaos on each kind of servers, and its seed; the time by default.
+MINUTES ?= 1
+SEED ?=
+.PHONY: chaos
+chaos: run-deps build ## play all clients amid faults of servers, connections and clients: MINUTES=1 SEED= KINDS= CLIENTS=
+	@$(FOUND); cargo build --quiet --profile tool -p redis-lock-conformance -p redis-lock-rig && \
+	  "$(CARGO_TARGET_DIR)/tool/conformance" --chaos $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+	  $(foreach client,$(CLIENTS),--client $(client)) $(foreach kind,$(KINDS),--kind $(kind)) \
+	  $(foreach server,$(SERVERS),--server "$(server)")
+
 # --- packages ---------------------------------------------------------------------------------
 
 .PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-bare test-release test-musl test-monitoring test-vanished test-panics deny

@@ -214,16 +214,33 @@ impl Driver {
 
     /// Gives an order without waiting for the answer.
     #[track_caller]
-    pub fn begin(&self, mut order: Value) -> Asked {
+    pub fn begin(&self, order: Value) -> Asked {
+        let asked = self.try_begin(order);
+        asked.expect("the driver takes an order")
+    }
+
+    /// Gives an order like `begin`. Returns `None` if the driver has ended.
+    pub fn try_begin(&self, mut order: Value) -> Option<Asked> {
         let mut orders = locked(&self.orders);
         orders.last_id += 1;
         order["id"] = json!(orders.last_id);
         let at = Instant::now();
-        let pipe = orders.pipe.as_mut().expect("its input is open");
+        let pipe = orders.pipe.as_mut()?;
         let line = format!("{order}\n");
         let sent = pipe.write_all(line.as_bytes()).and_then(|()| pipe.flush());
-        sent.unwrap_or_else(|error| panic!("{order} can't be sent: {error}"));
-        Asked { order, at }
+        sent.ok().map(|()| Asked { order, at })
+    }
+
+    /// Gives an order and waits for the answer. Returns `None` if the driver has ended, or doesn't
+    /// answer within `patience`.
+    pub fn try_call(&self, order: Value, patience: Duration) -> Option<Answer> {
+        let asked = self.try_begin(order)?;
+        self.answer_within(&asked, patience)
+    }
+
+    /// Returns true if the driver has ended.
+    pub fn has_ended(&self) -> bool {
+        self.written.ended.load(Ordering::Relaxed)
     }
 
     /// Returns the answer to an order, or `None` if it doesn't come within `patience`.
@@ -255,15 +272,7 @@ impl Driver {
     /// Makes a lock. By default it has a lease of 6 s, which is renewed, and a KEEP of 10 s.
     #[track_caller]
     pub fn try_lock(&self, name: &str, options: Value) -> Answer {
-        let mut order = json!({
-            "do": "lock", "lock": name, "lease_ms": 6000, "renew": true, "shared": false,
-            "limit": null, "permits": null, "session": false, "keep_ms": 10_000,
-        });
-        let options = options.as_object().expect("options are a map");
-        for (option, value) in options {
-            order[option] = value.clone();
-        }
-        self.call(order)
+        self.call(lock_order(name, options))
     }
 
     /// Makes a lock like `try_lock`, which must succeed.
@@ -435,6 +444,21 @@ impl Drop for Driver {
             self.kill();
         }
     }
+}
+
+/// Returns the order to make a lock.
+pub fn lock_order(name: &str, options: Value) -> Value {
+    let mut order = json!({
+        "do": "lock", "lock": name, "lease_ms": 6000, "renew": true, "shared": false,
+        "limit": null, "permits": null, "session": false, "keep_ms": 10_000,
+    });
+    let Value::Object(options) = options else {
+        panic!("options are a map: {options}");
+    };
+    for (option, value) in options {
+        order[option] = value;
+    }
+    order
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,6 +6,7 @@
 
 mod bad_days;
 mod behaviours;
+mod chaos;
 mod clients;
 mod driver;
 mod relay;
@@ -23,7 +24,7 @@ use std::path::{self, Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{PoisonError, RwLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Parser, ValueEnum};
@@ -71,6 +72,12 @@ struct Options {
     /// Skips the installs and builds of the clients
     #[arg(long)]
     no_setup: bool,
+    /// Plays chaos for so many minutes on each kind of servers, and no part
+    #[arg(long, value_name = "MINUTES")]
+    chaos: Option<f64>,
+    /// The seed of chaos; the time by default
+    #[arg(long)]
+    seed: Option<u64>,
     #[command(flatten)]
     run: Arguments,
 }
@@ -118,6 +125,9 @@ fn run(options: Options) -> Result<ExitCode> {
     if !options.no_setup && !options.run.list {
         folders.iter().try_for_each(|folder| set_up(folder))?;
     }
+    if let Some(minutes) = options.chaos {
+        return play_chaos(&options, &clients, Duration::from_secs_f64(minutes * 60.0));
+    }
     let (mut rows, mut jvm_rows) = (Vec::new(), Vec::new());
     let (mut tests, mut speed_tests) = (Vec::new(), Vec::new());
     for server in &options.servers {
@@ -161,6 +171,20 @@ fn run(options: Options) -> Result<ExitCode> {
     }
     ensure!(ran > 0 || options.run.list, "no test ran");
     Ok(failed.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// Plays chaos on each kind of servers.
+fn play_chaos(options: &Options, clients: &[Client], time: Duration) -> Result<ExitCode> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let seed = options.seed.unwrap_or(now.as_secs());
+    let mut is_kept = true;
+    for server in &options.servers {
+        for setting in settings(server, &options.module, &options.kinds)? {
+            is_kept &= chaos::play(clients, &setting, time, seed)?;
+        }
+    }
+    ensure!(is_kept, "a promise was broken");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns all rows.

@@ -168,6 +168,14 @@ impl Servers {
         });
     }
 
+    /// Waits until the primary sends a replica what it writes.
+    pub fn until_replica_is_online(&self) {
+        until("a replica is online", || {
+            let info: RedisResult<String> = self.owner().ask("INFO replication");
+            info.is_ok_and(|info| info.contains("state=online"))
+        });
+    }
+
     /// Joins the nodes to a cluster.
     fn join(&mut self) -> Result<()> {
         form_cluster(&self.processes)?;
@@ -400,6 +408,15 @@ impl Servers {
         self.beside.as_ref().expect("another server")
     }
 
+    /// Sets the time after which the Sentinel takes a silent primary for dead.
+    pub fn set_down_after(&self, time: Duration) {
+        let sentinel = self.sentinel.as_ref().expect("a Sentinel");
+        let ms = time.as_millis();
+        let set = format!("SENTINEL SET {GROUP} down-after-milliseconds {ms}");
+        let set: String = sentinel.ask(&set).expect("a Sentinel");
+        assert_eq!(set, "OK");
+    }
+
     /// Stops the primary, and waits until the Sentinel has promoted the replica, which serves the
     /// keys from now on.
     pub fn supersede(&mut self) {
@@ -409,7 +426,6 @@ impl Servers {
 
     /// Has the Sentinel swap the primary and its replica.
     pub fn fail_over(&mut self) {
-        let old = self.owner;
         let sentinel = self.sentinel.as_ref().expect("a Sentinel");
         let asked = format!("SENTINEL FAILOVER {GROUP}");
         // The Sentinel refuses while it takes the replica for unfit.
@@ -417,9 +433,14 @@ impl Servers {
             sentinel.ask::<String>(&asked).is_ok()
         });
         self.until_promoted();
-        until("the old primary is a replica", || {
-            has_role(&self.processes[old], "slave")
-        });
+        self.until_superseded_follows();
+    }
+
+    /// Waits until the server that was superseded is a replica.
+    pub fn until_superseded_follows(&self) {
+        let old = &self.processes[1 - self.owner];
+        let follows = within(3 * PATIENCE, || has_role(old, "slave").then_some(()));
+        assert!(follows.is_some(), "the old primary isn't made a replica");
     }
 
     /// Waits until the Sentinel has promoted the replica, which serves the keys from now on.
@@ -481,6 +502,19 @@ impl Servers {
             assert_eq!(told, "OK");
         }
         self.owner = (self.owner + 1) % NODES;
+    }
+
+    /// Moves the keys of the slot that the source has now. A key may end meanwhile.
+    pub fn move_keys(&self) {
+        let (source, target, slot) = self.way();
+        let keys: Vec<String> = source
+            .ask(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"))
+            .expect("the keys of a slot");
+        for key in keys {
+            let command = format!("MIGRATE 127.0.0.1 {} {key} 0 5000", target.port());
+            let moved: String = source.ask(&command).expect("a key can be moved");
+            assert!(["OK", "NOKEY"].contains(&moved.as_str()), "{moved}");
+        }
     }
 
     fn way(&self) -> (&Process, &Process, i64) {

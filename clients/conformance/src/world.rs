@@ -85,6 +85,16 @@ impl World {
         let complaints = self.complaints.path().join(number.to_string());
         let driver = Driver::start(&self.script, &self.client, &complaints, &self.sightings);
         let driver = driver.unwrap_or_else(|error| panic!("{error:#}"));
+        let mut order = self.connect_order();
+        for (name, value) in fields.as_object().expect("fields are a map") {
+            order[name] = value.clone();
+        }
+        let connected = driver.call(order);
+        (driver, connected)
+    }
+
+    /// Returns the order to connect to the servers.
+    pub fn connect_order(&self) -> serde_json::Value {
         let mut order = json!({
             "do": "connect",
             "servers": self.servers.addresses(),
@@ -93,11 +103,12 @@ impl World {
         if self.servers.kind == Kind::Sentinel {
             order["sentinel"] = json!(GROUP);
         }
-        for (name, value) in fields.as_object().expect("fields are a map") {
-            order[name] = value.clone();
-        }
-        let connected = driver.call(order);
-        (driver, connected)
+        order
+    }
+
+    /// Returns the file for what another client's drivers write to stderr.
+    pub fn complaints_of(&self, client: &str) -> PathBuf {
+        self.complaints.path().join(client)
     }
 
     /// Returns what the drivers wrote of tokens where nobody asked for one.

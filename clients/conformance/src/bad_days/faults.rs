@@ -164,6 +164,7 @@ pub const CANT_SAVE: Outage = Outage {
     prepare: |_| {},
     begin: |world| {
         let dump = world.servers.dir().join("dump.rdb");
+        drop(fs::remove_file(&dump));
         // The server can't replace a folder by a file.
         fs::create_dir_all(dump.join("in the way")).expect("a folder");
         let servers = &world.servers;

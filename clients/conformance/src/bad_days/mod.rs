@@ -2,7 +2,7 @@
 
 mod arguments;
 mod cells;
-mod faults;
+pub mod faults;
 mod late;
 mod outages;
 mod paused;
