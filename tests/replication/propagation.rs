@@ -112,9 +112,9 @@ fn replicas_have_what_their_primary_has_while_sessions_are_renewed() {
     }
     late.replica_of(&primary);
     let mut last = String::new();
-    for round in 0..5 {
+    for (round, holder) in holders.iter_mut().enumerate().take(5) {
         let extend = format!("LOCK.EXTEND k{round} t DATA round");
-        assert_eq!(holders[round].call(extend).int(), 1);
+        assert_eq!(holder.call(extend).int(), 1);
         // A pause of writes is one of renewals too.
         primary.call("CLIENT PAUSE 2000 WRITE").okay();
         let digest = assert_same_data(&primary, &[&first, &late]);
