@@ -684,4 +684,114 @@ mod tests {
         };
         assert_eq!(parse(&words), Ok(renewal));
     }
+
+    fn own(token: &[u8], fence: u64) -> Holder {
+        Holder {
+            token: Token::new(token).unwrap(),
+            fence,
+            holds: 1,
+            limit: 0,
+            permits: 1,
+            deadline_ms: 90,
+            lease_ms: 10,
+            since_ms: 7,
+            client_id: 0,
+            session: SessionId::NONE,
+            data: Data::NONE,
+        }
+    }
+
+    /// A grant of the same time with a greater fence is a raised one.
+    #[test]
+    fn a_raised_fence_is_known_by_the_time_of_its_grant() {
+        let (one, other) = (own(b"a", 5), own(b"b", 6));
+        let shared = Lock::held(Mode::Shared, vec![one.clone(), other]).unwrap();
+        let exclusive = Lock::sole(Mode::Exclusive, one.clone());
+        for (lock, mode, fence, since_ms, is_raised) in [
+            (&shared, Mode::Shared, 9, 7, true),
+            (&exclusive, Mode::Exclusive, 6, 7, true),
+            (&exclusive, Mode::Exclusive, 5, 7, false),
+            (&exclusive, Mode::Exclusive, 4, 7, false),
+            (&exclusive, Mode::Exclusive, 6, 8, false),
+            (&exclusive, Mode::Shared, 6, 7, false),
+            (&Lock::free(), Mode::Exclusive, 6, 7, false),
+        ] {
+            let holder = Holder {
+                fence,
+                since_ms,
+                ..one.clone()
+            };
+            let grant = Change::Grant {
+                mode,
+                holder: holder.clone(),
+            };
+            let expected = match is_raised {
+                true => Change::Raise { mode, holder },
+                false => grant.clone(),
+            };
+            assert_eq!(
+                as_decided(grant, lock),
+                expected,
+                "{mode:?} {fence} {since_ms}"
+            );
+        }
+        let drop = Change::Drop { token: one.token };
+        assert_eq!(as_decided(drop.clone(), &shared), drop);
+    }
+
+    #[test]
+    fn a_renewal_differs_in_the_deadline_only() {
+        let before = own(b"a", 5);
+        let tied = Holder {
+            client_id: 3,
+            session: SessionId::numbered(4),
+            deadline_ms: 91,
+            ..before.clone()
+        };
+        for (after, is_renewal) in [
+            (before.clone(), false),
+            (
+                Holder {
+                    deadline_ms: 91,
+                    ..before.clone()
+                },
+                true,
+            ),
+            (tied, true),
+            (
+                Holder {
+                    deadline_ms: 91,
+                    fence: 6,
+                    ..before.clone()
+                },
+                false,
+            ),
+        ] {
+            assert_eq!(
+                differs_in_deadline(&before, &after),
+                is_renewal,
+                "{after:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_grants_of_a_lock_make_it_anew() {
+        let lock = Lock::held(Mode::Shared, vec![own(b"a", 5), own(b"b", 6)]).unwrap();
+        let mut made = Changes::new();
+        make(&lock, |change| made.push(change));
+        for changes in [all_grants(&lock), made] {
+            let mut copy = Lock::free();
+            changes.iter().for_each(|change| apply(&mut copy, change));
+            assert_eq!(copy, lock);
+        }
+    }
+
+    #[test]
+    fn the_words_of_a_drop_are_read() {
+        let words: [&[u8]; 2] = [b"DROP", b"a"];
+        let token = Token::new(b"a").unwrap();
+        assert_eq!(parse(&words), Ok(Parsed::Change(Change::Drop { token })));
+        assert_eq!(parse(&[b"DROP", b""]), Err(Refusal::ApplyMalformed));
+    }
 }

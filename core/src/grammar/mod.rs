@@ -654,4 +654,16 @@ mod tests {
         };
         assert_eq!(data, None);
     }
+
+    #[test]
+    fn the_longest_leave_and_the_greatest_fence_are_those_of_the_documents() {
+        for (line, is_read) in [
+            ("RELEASE k t LEAVE 86400000", true),
+            ("RELEASE k t LEAVE 86400001", false),
+            ("EXTEND k t FENCE 9007199254740991", true),
+            ("EXTEND k t FENCE 9007199254740992", false),
+        ] {
+            assert_eq!(parse(line).is_ok(), is_read, "{line}");
+        }
+    }
 }

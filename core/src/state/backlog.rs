@@ -115,3 +115,69 @@ impl Backlog {
         self.times_ms.contains_key(&position) || self.walks.all().any(|walk| walk.token == *token)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::state::slab::{End, Slab};
+
+    fn token(text: &str) -> Token {
+        Token::new(text.as_bytes()).unwrap()
+    }
+
+    fn walk(text: &str, key: &str) -> Walk {
+        let (token, name) = (token(text), Name::new(0, key.as_bytes()));
+        Walk { token, name }
+    }
+
+    fn positions() -> [Position; 3] {
+        let mut slab = Slab::default();
+        [(); 3].map(|()| slab.add(End::Back, ()))
+    }
+
+    #[test]
+    fn a_position_is_looked_at_by_its_earliest_time() {
+        let [one, other, _] = positions();
+        let mut backlog = Backlog::default();
+        assert!(backlog.is_empty() && backlog.next_ms().is_none());
+        for (ms, listed_ms) in [(20, 20), (30, 20), (20, 20), (10, 10)] {
+            backlog.insert(ms, one, Vec::new());
+            assert_eq!(backlog.next_ms(), Some(listed_ms), "{ms}");
+            assert_eq!((backlog.len(), backlog.is_empty()), (1, false));
+        }
+        backlog.insert(15, other, Vec::new());
+        assert_eq!(backlog.len(), 2);
+        assert_eq!(backlog.until(9, 9), []);
+        assert_eq!(backlog.until(10, 9), [one]);
+        assert_eq!(backlog.until(15, 9), [one, other]);
+        assert_eq!(backlog.until(15, 1), [one]);
+        assert_eq!(backlog.remove(one), []);
+        assert_eq!((backlog.len(), backlog.next_ms()), (1, Some(15)));
+        assert_eq!(backlog.remove(other), []);
+        assert!(backlog.is_empty());
+    }
+
+    #[test]
+    fn a_position_has_its_walks_once() {
+        let [one, other, elsewhere] = positions();
+        let mut backlog = Backlog::default();
+        backlog.insert(10, one, vec![walk("a", "k"), walk("b", "k")]);
+        backlog.insert(20, one, vec![walk("a", "k"), walk("a", "j")]);
+        backlog.insert(10, other, Vec::new());
+        let included = |position, text: &str| backlog.includes(position, &token(text));
+        assert!(included(one, "none") && included(other, "none"));
+        assert!(included(elsewhere, "a") && included(elsewhere, "b"));
+        assert!(!included(elsewhere, "c"));
+        assert_eq!(backlog.walk_name(one), Some(&Name::new(0, b"k")));
+        assert_eq!(backlog.walk_name(other), None);
+        let walks = backlog.remove(one);
+        assert_eq!(walks, [walk("a", "k"), walk("b", "k"), walk("a", "j")]);
+        assert_eq!(backlog.remove(one), []);
+        assert!(!backlog.includes(one, &token("a")));
+        let mut walks = Walks::default();
+        assert!(walks.is_empty());
+        walks.insert(one, walk("a", "k"));
+        assert!(!walks.is_empty());
+    }
+}

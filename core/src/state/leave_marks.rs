@@ -286,4 +286,45 @@ mod tests {
         assert!(marks.marks.contains_key(&next));
         assert!(marks.contains(&name("k"), &token(0), NOW_MS));
     }
+
+    /// A sweep begins 5 s after the first mark, and the next one 5 s after its beginning.
+    #[test]
+    fn sweeps_begin_every_five_seconds() {
+        let mut marks = LeaveMarks::default();
+        marks.insert(&name("k"), &token(1), 90_000, 0, 100);
+        for (now_ms, next_ms) in [(5_099, 5_100), (5_100, 10_100), (10_300, 15_300)] {
+            marks.sweep(now_ms);
+            assert_eq!(marks.next_sweep_ms(), Some(next_ms), "at {now_ms}");
+        }
+        for number in 0..MOST_SWEPT {
+            marks.insert(&name("j"), &token(number), 90_000, 0, 15_000);
+        }
+        marks.sweep(15_300);
+        assert_eq!(marks.next_sweep_ms(), Some(15_301), "the rest of the sweep");
+        marks.sweep(15_301);
+        assert_eq!(marks.next_sweep_ms(), Some(20_300));
+        marks.sweep(30_000);
+        marks.sweep(40_000);
+        assert_eq!(
+            marks.next_sweep_ms(),
+            Some(40_001),
+            "a sweep that took long"
+        );
+    }
+
+    /// The map is shrunk when fewer than half of the marks are left.
+    #[test]
+    fn the_memory_of_marks_that_have_ended_is_freed() {
+        for (lasting, is_freed) in [(499, true), (500, false), (501, false)] {
+            let mut marks = LeaveMarks::default();
+            for number in 0..1_000 {
+                let end_ms = if number < lasting { 90_000 } else { 1_000 };
+                marks.insert(&name("k"), &token(number), end_ms, 0, NOW_MS);
+            }
+            sweep_all(&mut marks, 9_000, |_, _| ());
+            assert_eq!(marks.len(), lasting);
+            let most_len = if is_freed { lasting } else { 1_000 };
+            assert_eq!(marks.most_len, most_len, "{lasting} left");
+        }
+    }
 }

@@ -168,4 +168,22 @@ mod tests {
         unlinked.unlink(&lock(&[9_000]), 500);
         assert_eq!(counts(&unlinked), (0, 1, 1, 0));
     }
+
+    #[test]
+    fn counts_add_up_by_cause() {
+        let mut all = LostHolds::default();
+        for (loss, held_ms) in [
+            (Loss::Expired, 1),
+            (Loss::Deleted, 2),
+            (Loss::Deleted, 3),
+            (Loss::Disconnected, 4),
+            (Loss::Disconnected, 5),
+            (Loss::Disconnected, 6),
+        ] {
+            let mut one = LostHolds::default();
+            one.record(LostHold { loss, held_ms });
+            all.add(&one);
+        }
+        assert_eq!((all.expired, all.deleted, all.disconnected), (1, 2, 3));
+    }
 }

@@ -1295,3 +1295,380 @@ fn count_clients(waiters: &Slab<Queued>) -> HashMap<u64, usize> {
     }
     clients
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::waiter::{Place, User, WaiterKind};
+    use crate::values::holder::Mode;
+    use crate::values::request::{LeaseKind, Reentry, Request};
+
+    fn name(key: &str) -> Name {
+        Name::new(0, key.as_bytes())
+    }
+
+    fn token(text: &str) -> Token {
+        Token::new(text.as_bytes()).expect("a token")
+    }
+
+    fn waiter(client_id: u64, of: &str, keys: &[&str]) -> Waiter {
+        let names = keys.iter().map(|key| name(key)).collect();
+        Waiter {
+            waiter_id: WaiterId(client_id),
+            client_id,
+            kind: WaiterKind::Blocked { keep_ms: Some(50) },
+            names: Names::set(names).expect("distinct keys"),
+            request: Request {
+                token: token(of),
+                mode: Mode::Exclusive,
+                limit: 0,
+                permits: 1,
+                lease_ms: 10,
+                reentry: Reentry::Renews,
+                lease_kind: LeaseKind::Lease,
+                data: None,
+            },
+            since_ms: client_id,
+            timeout_ms: Some(1_000 + client_id),
+            replicas: None,
+        }
+    }
+
+    fn place(client_id: u64, of: &str, keys: &[&str]) -> Waiter {
+        let place = Place {
+            keep_ms: 50,
+            until_ms: 500,
+            user: User::default(),
+            notification: None,
+        };
+        let kind = WaiterKind::Place(Box::new(place));
+        Waiter {
+            kind,
+            client_id: 0,
+            timeout_ms: None,
+            ..waiter(client_id, of, keys)
+        }
+    }
+
+    /// Returns queues at x and y, with the positions of a wait of a for both names, of a place of a
+    /// at x, and of a wait of b at x.
+    fn three() -> (Queues, [Position; 3]) {
+        let mut queues = Queues::default();
+        let waiters = [
+            waiter(1, "a", &["x", "y"]),
+            place(2, "a", &["x"]),
+            waiter(3, "b", &["x"]),
+        ];
+        let positions = waiters.map(|it| queues.enqueue(it, End::Back, Some(0), None).0);
+        assert_eq!(queues.check(), Ok(()));
+        (queues, positions)
+    }
+
+    #[test]
+    fn waiters_are_counted_by_kind_token_and_connection() {
+        let (mut queues, [a, at_x, b]) = three();
+        let counts = (queues.len(), queues.blocked_len(), queues.place_count());
+        assert_eq!(counts, (3, 2, 1));
+        for (of, count) in [("a", 2), ("b", 1), ("c", 0)] {
+            assert_eq!(queues.waits_of(&token(of)), count);
+        }
+        assert!(queues.waits(1) && queues.waits(3) && !queues.waits(2));
+        assert_eq!(queues.waits_at(&token("a"), &name("x")), [a, at_x]);
+        assert_eq!(queues.waits_at(&token("a"), &name("y")), [a]);
+        assert_eq!(queues.waits_at(&token("b"), &name("y")), []);
+        assert_eq!(
+            (queues.rank(&name("x"), b), queues.rank(&name("y"), a)),
+            (3, 1)
+        );
+        assert_eq!(queues.position_count(&name("x")), 3);
+        assert_eq!(queues.position_count(&name("z")), 0);
+        queues.remove(a);
+        queues.remove(b);
+        assert!(!queues.waits(1) && !queues.waits(3));
+        assert_eq!(queues.removals(), 1, "the queue of y");
+        assert_eq!(queues.check(), Ok(()));
+        queues.remove(at_x);
+        assert!(queues.is_empty());
+        assert_eq!(queues.removals(), 2);
+    }
+
+    #[test]
+    fn all_places_go_at_once() {
+        let (mut queues, [a, at_x, b]) = three();
+        assert_eq!(queues.drop_places(), [name("x")]);
+        assert!(queues.at(at_x).is_none() && queues.at(a).is_some());
+        assert_eq!(queues.check(), Ok(()));
+        queues.remove(a);
+        queues.remove(b);
+        let mut queues = Queues::default();
+        let (old, _) = queues.enqueue(place(2, "a", &["x"]), End::Back, None, None);
+        let known = queues.find(&name("x")).expect("a queue");
+        assert_eq!(queues.drop_places(), []);
+        assert!(queues.is_empty() && !queues.is_current(known));
+        let (new, _) = queues.enqueue(place(2, "a", &["x"]), End::Back, None, None);
+        assert!(old < new, "an order is given once");
+    }
+
+    #[test]
+    fn a_wait_that_is_left_is_worked_off_list_by_list() {
+        let (mut queues, [a, ..]) = three();
+        assert!(!queues.is_anyone_leaving());
+        assert_eq!(queues.leave(a), None);
+        assert!(queues.is_anyone_leaving());
+        assert_eq!(queues.queue_len(&name("x")), 2);
+        assert_eq!(queues.position_count(&name("x")), 3);
+        assert_eq!(queues.queue_len(&name("y")), 0);
+        assert_eq!(queues.check(), Ok(()));
+        assert_eq!(queues.work_off(1), [name("x")]);
+        assert_eq!(queues.work_off(9), [name("y")]);
+        assert!(!queues.is_anyone_leaving());
+        assert_eq!(queues.check(), Ok(()));
+    }
+
+    #[test]
+    fn an_absent_waiter_keeps_its_position_and_its_names() {
+        let (mut queues, [a, at_x, _]) = three();
+        assert_eq!(queues.leave_absent(a, 700), None);
+        assert_eq!(queues.queue_len(&name("x")), 3);
+        assert_eq!(queues.head_at(&name("x")), Some(at_x));
+        assert_eq!(queues.place_count(), 3);
+        assert_eq!(queues.check(), Ok(()));
+        while queues.is_anyone_leaving() {
+            queues.work_off(9);
+            assert_eq!(queues.check(), Ok(()));
+        }
+        let first = queues.find(&name("x")).and_then(|id| queues.first(id));
+        assert_eq!(first, Some(a));
+        assert_eq!(queues.next_timeout_ms(), Some(501));
+        let (mut queues, [a, ..]) = three();
+        queues.leave_absent(a, 700);
+        assert!(queues.remove(a).is_some() && !queues.is_anyone_leaving());
+        assert_eq!(queues.check(), Ok(()));
+    }
+
+    #[test]
+    fn recorded_locks_are_forgotten_by_database() {
+        let (mut queues, _) = three();
+        let record = |queues: &mut Queues| {
+            let id = queues.find(&name("x")).expect("a queue");
+            let queue = queues.to_settle(id).expect("a queue");
+            queue.record(&name("x"), Some(&Lock::free()), Some(40), 0);
+        };
+        let is_known = |queues: &Queues| queues.recorded_lock(&name("x")).is_some();
+        record(&mut queues);
+        queues.forget_locks_in(1);
+        assert!(is_known(&queues));
+        queues.forget_locks_in(0);
+        assert!(!is_known(&queues));
+        record(&mut queues);
+        queues.forget_all_locks();
+        assert!(!is_known(&queues));
+        assert_eq!(queues.check(), Ok(()));
+        assert_eq!(queues.next_unannounced_ms(), Some(40));
+    }
+
+    #[test]
+    fn the_name_that_blocks_a_wait_is_recorded() {
+        let (mut queues, [a, at_x, b]) = three();
+        let blocked_by =
+            |queues: &Queues| (queues.blocked_by(a).cloned(), queues.blocked_by_number(a));
+        assert_eq!(blocked_by(&queues), (Some(name("x")), Some(0)));
+        let lack = Some(Lack::Permits(2));
+        queues.set_lack(a, Some(1), lack);
+        assert_eq!(blocked_by(&queues), (Some(name("y")), Some(1)));
+        assert_eq!(queues.lacks_at(a), Some(&name("y")));
+        assert_eq!(queues.lacks_at(b), None);
+        assert_eq!(
+            queues.next_blocked(&token("a"), &name("x"), None),
+            Some(at_x)
+        );
+        assert_eq!(queues.next_blocked(&token("a"), &name("y"), None), Some(a));
+        assert_eq!(queues.next_blocked(&token("a"), &name("y"), Some(a)), None);
+        assert_eq!(queues.next_blocked(&token("b"), &name("x"), None), Some(b));
+        assert_eq!(queues.next_blocked(&token("b"), &name("y"), None), None);
+        assert_eq!(queues.check(), Ok(()));
+        let y = queues.find(&name("y")).expect("a queue");
+        assert!(queues.lacking(y).is_some());
+        queues.set_blocked_by(a, None);
+        assert_eq!(blocked_by(&queues), (None, None));
+        assert!(queues.lacking(y).is_none());
+        assert_eq!(queues.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_newcomer_is_behind_a_waiter_for_a_lock_that_others_hold() {
+        use crate::values::data::Data;
+        use crate::values::holder::Holder;
+        use crate::values::session_id::SessionId;
+        let own = Holder {
+            token: token("h"),
+            fence: 1,
+            holds: 1,
+            limit: 0,
+            permits: 1,
+            deadline_ms: 9,
+            lease_ms: 9,
+            since_ms: 0,
+            client_id: 0,
+            session: SessionId::NONE,
+            data: Data::NONE,
+        };
+        let (mut queues, [_, at_x, b]) = three();
+        let id = queues.find(&name("x")).expect("a queue");
+        let is_behind = |queues: &Queues| queues.is_behind(id, &token("new"));
+        assert!(!is_behind(&queues), "the lock is not known");
+        for (lock, expected) in [
+            (Lock::free(), false),
+            (Lock::sole(Mode::Exclusive, own), true),
+        ] {
+            let queue = queues.to_settle(id).expect("a queue");
+            queue.record(&name("x"), Some(&lock), None, 0);
+            assert_eq!(is_behind(&queues), expected);
+        }
+        assert!(!queues.is_behind(id, &token("h")), "a holder");
+        queues.remove(b);
+        queues.remove(at_x);
+        let (a, _) = queues.queue(&name("x")).next().expect("a waiter");
+        assert!(is_behind(&queues));
+        queues.leave(a);
+        assert!(!is_behind(&queues), "the only waiter is leaving");
+    }
+
+    #[test]
+    fn the_check_finds_each_broken_index() {
+        type Break = fn(&mut Queues, [Position; 3]);
+        let breaks: [(Break, &str); 13] = [
+            (
+                |it, [a, ..]| it.at_x().present.insert(a_behind(a)),
+                "positions in queues",
+            ),
+            (|it, _| it.blocked += 1, "blocked"),
+            (|it, _| it.places += 1, "places"),
+            (|it, _| it.timeouts.clear(), "timeouts"),
+            (|it, _| it.tokens.clear(), "positions by token"),
+            (
+                |it, _| it.clients = Some(HashMap::default()),
+                "waits by connection",
+            ),
+            (
+                |it, [.., b]| {
+                    it.at_x().present.remove(b);
+                    it.at_x().absent.insert(b);
+                },
+                "absent positions",
+            ),
+            (
+                |it, [.., b]| it.at_x().lacking.insert(Lack::Permits(1), b),
+                "waiters that lack permits",
+            ),
+            (
+                |it, [a, ..]| it.leave_lines(a, Names::one(name("x"))),
+                "absent positions",
+            ),
+            (
+                |it, [a, ..]| {
+                    it.leave_lines(a, Names::one(name("x")));
+                    it.leaving[0].lines = 0;
+                },
+                "a present waiter at a position that was left",
+            ),
+            (
+                |it, _| {
+                    let time = Order::default().insert(&name("x"), 7);
+                    it.at_x().unannounced = Some(time);
+                },
+                "ends to announce",
+            ),
+            (
+                |it, _| {
+                    it.unannounced.insert(&name("x"), 7);
+                },
+                "ends to announce",
+            ),
+            (
+                |it, _| {
+                    it.queues.insert(name("z"), NameQueue::default());
+                },
+                "an empty queue",
+            ),
+        ];
+        for (number, (break_index, complaint)) in breaks.into_iter().enumerate() {
+            let (mut queues, positions) = three();
+            break_index(&mut queues, positions);
+            let found = queues.check().expect_err("a broken index");
+            assert!(found.starts_with(complaint), "break {number}: {found}");
+        }
+    }
+
+    #[test]
+    fn the_check_finds_a_wait_that_is_not_listed_by_its_blocker() {
+        type Break = fn(&mut Siblings, [Position; 3]);
+        let breaks: [Break; 3] = [
+            |it, _| it.by_blocker.clear(),
+            |it, _| {
+                let blocked = it.by_blocker.remove(&name("x")).expect("waits");
+                it.by_blocker.insert(name("y"), blocked);
+            },
+            |it, [.., b]| {
+                it.by_blocker.entry(name("x")).or_default().insert(b);
+            },
+        ];
+        for break_list in breaks {
+            let (mut queues, positions) = three();
+            let waits = queues.tokens.get_mut(&token("a"));
+            let Some(Waits::Several(siblings)) = waits else {
+                panic!("a has two waits");
+            };
+            break_list(siblings, positions);
+            let found = queues.check().expect_err("a broken list");
+            assert!(found.starts_with("waits of a token by blocker"), "{found}");
+        }
+    }
+
+    /// The time of the wait that has waited longest. Waits that have ended don't count.
+    #[test]
+    fn the_oldest_wait_is_the_one_that_began_first() {
+        let (mut queues, [a, at_x, _]) = three();
+        for (now_ms, oldest_ms) in [(10, 9), (1_001, 1_000), (0, 0)] {
+            assert_eq!(queues.oldest_wait_ms(now_ms), oldest_ms, "at {now_ms}");
+        }
+        queues.remove(a);
+        queues.remove(at_x);
+        assert_eq!(queues.oldest_wait_ms(10), 7);
+        assert_eq!(queues.oldest_wait_ms(1_003), 1_000);
+    }
+
+    #[test]
+    fn a_name_is_new_if_its_queue_may_have_no_present_waiter() {
+        let (mut queues, [a, ..]) = three();
+        let new = |queues: &mut Queues, of: &str| {
+            let waiter = waiter(9, of, &["x", "z"]);
+            queues.enqueue(waiter, End::Back, None, None).1
+        };
+        assert_eq!(new(&mut queues, "c"), [name("z")]);
+        assert_eq!(new(&mut queues, "d"), []);
+        queues.leave(a);
+        assert_eq!(new(&mut queues, "e"), ["x", "z"].map(name));
+        queues.remove(a);
+        let id = queues.find(&name("x")).expect("a queue");
+        let stale = QueueId { removals: 9, ..id };
+        let waiter = waiter(10, "f", &["x"]);
+        queues.enqueue(waiter, End::Back, None, Some(stale));
+        assert_eq!(queues.waits_at(&token("f"), &name("x")).len(), 1);
+    }
+
+    /// Returns a position behind all others.
+    fn a_behind(_: Position) -> Position {
+        let mut slab = Slab::default();
+        (0..9)
+            .map(|_| slab.add(End::Back, ()))
+            .last()
+            .expect("a position")
+    }
+
+    impl Queues {
+        fn at_x(&mut self) -> &mut NameQueue {
+            self.queues.get_mut(&name("x")).expect("a queue")
+        }
+    }
+}

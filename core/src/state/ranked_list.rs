@@ -225,4 +225,34 @@ mod tests {
             }
         }
     }
+
+    /// Returns the lengths of the pieces after these positions were removed from two full pieces.
+    fn sizes_without(gone: impl Iterator<Item = i64>) -> Vec<usize> {
+        let mut line = RankedList::default();
+        (0..2 * MOST_IN_A_PIECE as i64).for_each(|position| line.insert(position));
+        gone.for_each(|position| assert!(line.remove(position)));
+        line.pieces.iter().map(VecDeque::len).collect()
+    }
+
+    #[test]
+    fn two_pieces_are_joined_when_they_fill_half_a_piece() {
+        assert_eq!(sizes_without(0..0), [256, 256]);
+        assert_eq!(sizes_without((0..192).chain(320..511)), [64, 65]);
+        assert_eq!(sizes_without((0..192).chain(320..512)), [128]);
+    }
+
+    /// A position in a full piece splits it, and the rest joins the piece behind it.
+    #[test]
+    fn the_rest_of_a_split_piece_is_joined() {
+        let mut line = RankedList::default();
+        (0..300).for_each(|position| line.insert(2 * position));
+        let sizes = |line: &RankedList<i64>| -> Vec<usize> {
+            line.pieces.iter().map(VecDeque::len).collect()
+        };
+        assert_eq!(sizes(&line), [256, 44]);
+        line.insert(2 * 200 + 1);
+        assert_eq!(sizes(&line), [202, 99]);
+        line.insert(11);
+        assert_eq!(sizes(&line), [203, 99]);
+    }
 }

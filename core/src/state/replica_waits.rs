@@ -768,3 +768,328 @@ fn first_over<T: Copy + Ord>(ends: &BTreeSet<(u64, T)>, now_ms: u64) -> Option<T
     let (deadline_ms, first) = *ends.first()?;
     has_passed(deadline_ms, now_ms).then_some(first)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+    use crate::state::hand_over::FenceOrigin;
+    use crate::values::data::Data;
+    use crate::values::holder::Mode;
+
+    const ID: WaiterId = WaiterId(7);
+
+    fn name() -> Name {
+        Name::new(0, b"k")
+    }
+
+    fn token() -> Token {
+        Token::new(b"a").expect("a token")
+    }
+
+    /// Returns one wait for two replicas, which follows one grant.
+    fn one(reply: HeldReply) -> (ReplicaWaits, GrantId) {
+        let mut waits = ReplicaWaits::default();
+        let terms = Terms {
+            deadline_ms: 1_000,
+            fence: 5,
+            session: SessionId::NONE,
+        };
+        let grant = waits.grant_to_follow(&name(), &token(), terms);
+        let count = NonZeroU16::new(2).expect("a number");
+        let replicas = Replicas {
+            count,
+            within_ms: 50,
+        };
+        let mut wait = ReplicaWait::new(replicas, reply, &token(), 100);
+        wait.follow(grant);
+        waits.insert(ID, wait);
+        waits.take_begun();
+        assert_eq!(waits.check(), Ok(()));
+        (waits, grant)
+    }
+
+    #[test]
+    fn a_wait_is_known_until_it_is_removed() {
+        let (mut waits, grant) = one(HeldReply::Grant);
+        assert!(waits.contains(ID) && !waits.contains(WaiterId(8)));
+        assert!(waits.concerns(&name()) && !waits.concerns(&Name::new(1, b"k")));
+        assert!(waits.has_unsent() && !waits.has_more());
+        assert_eq!(waits.next_timeout_ms(), Some(150));
+        assert_eq!(waits.grant_at(&name(), &token()), Some(grant));
+        waits.record_offset(9);
+        assert!(!waits.has_unsent());
+        assert_eq!(waits.check(), Ok(()));
+        waits.lose(&name(), &token());
+        assert!(waits.has_more());
+        let mut ends = Vec::new();
+        waits.end_lost(&mut |id, end| ends.push((id, end)));
+        assert_eq!(ends, [(ID, End::GrantLost)]);
+        assert!(waits.is_empty() && !waits.contains(ID) && !waits.concerns(&name()));
+        assert_eq!(waits.next_timeout_ms(), None);
+    }
+
+    /// What a wait costs: one look to begin and to change it, one for each grant at its end.
+    #[test]
+    fn each_look_is_counted() {
+        let (mut waits, grant) = one(HeldReply::Grant);
+        assert_eq!(waits.looks(), 1);
+        let terms = waits.grants.get(grant).expect("a grant").terms;
+        waits.change(grant, Terms { fence: 6, ..terms });
+        assert_eq!(waits.looks(), 2);
+        waits.confirm(&token(), &Names::one(name()));
+        assert_eq!(waits.looks(), 3);
+        waits.remove(ID);
+        assert_eq!(waits.looks(), 5);
+    }
+
+    #[test]
+    fn a_later_deadline_moves_the_end_of_the_lease() {
+        let (mut waits, grant) = one(HeldReply::Grant);
+        let terms = waits.grants.get(grant).expect("a grant").terms;
+        for deadline_ms in [2_000, 2_000] {
+            waits.change(
+                grant,
+                Terms {
+                    deadline_ms,
+                    ..terms
+                },
+            );
+            assert_eq!(waits.check(), Ok(()));
+            assert_eq!(waits.lease_ends.first().map(|(ms, _)| *ms), Some(2_000));
+        }
+    }
+
+    /// Enough replicas acknowledge in time, or WITHIN ends, or the lease does.
+    #[test]
+    fn a_wait_ends_by_what_comes_first() {
+        let granted = || {
+            let (token, fence) = (token(), 5);
+            End::Acknowledged(DueReply::Grant(GrantReply { token, fence }))
+        };
+        for (acknowledged, now_ms, steady_ms, expected) in [
+            (vec![9, 9], 900, 120, Some(granted())),
+            (vec![9], 900, 150, None),
+            (vec![9, 8], 900, 151, Some(End::TimedOut)),
+            (vec![], 1_000, 150, None),
+            (vec![9, 9], 1_001, 120, Some(End::GrantLost)),
+        ] {
+            let (mut waits, _) = one(HeldReply::Grant);
+            waits.record_offset(9);
+            let progress = Progress { acknowledged };
+            let mut ends = Vec::new();
+            let mut end = |id, end| ends.push((id, end));
+            waits.end(&progress, (now_ms, steady_ms), 9, &mut end);
+            let expected: Vec<_> = expected.into_iter().map(|end| (ID, end)).collect();
+            assert_eq!(ends, expected, "{progress:?} at {now_ms} and {steady_ms}");
+            assert_eq!(waits.is_empty(), !expected.is_empty());
+            assert!(!waits.has_more());
+            assert_eq!(waits.check(), Ok(()));
+        }
+    }
+
+    /// Grants in an emptied database are looked at, and nothing ends until then.
+    #[test]
+    fn grants_in_an_emptied_database_are_doubtful() {
+        for (emptied, is_in) in [(Some(0), true), (None, true), (Some(1), false)] {
+            let (mut waits, grant) = one(HeldReply::Grant);
+            assert_eq!(waits.followed().count(), 1);
+            waits.doubt(emptied);
+            assert_eq!(waits.followed().count(), 0);
+            assert_eq!(waits.take_doubtful(0), []);
+            assert_eq!(waits.followed().count(), usize::from(!is_in));
+            let taken = waits.take_doubtful(1);
+            assert_eq!(
+                taken,
+                if is_in { vec![grant] } else { vec![] },
+                "{emptied:?}"
+            );
+            assert_eq!(waits.followed().count(), 1);
+        }
+    }
+
+    #[test]
+    fn the_check_finds_each_broken_list() {
+        type Break = fn(&mut ReplicaWaits, GrantId);
+        let breaks: [(Break, &str); 14] = [
+            (
+                |it, _| {
+                    it.at.clear();
+                },
+                "grants",
+            ),
+            (|it, _| it.lease_ends.clear(), "ends of leases"),
+            (|it, _| it.timeouts.clear(), "timeouts"),
+            (|it, _| it.unsent.clear(), "unsent"),
+            (
+                |it, _| {
+                    it.offsets.insert((2, 9, ID));
+                },
+                "offsets",
+            ),
+            (
+                |it, _| {
+                    it.timeouts.clear();
+                    it.timeouts.insert((1, ID));
+                },
+                "not listed",
+            ),
+            (
+                |it, _| {
+                    it.unsent.clear();
+                    it.unsent.insert(WaiterId(8));
+                },
+                "not listed",
+            ),
+            (|it, id| it.grant_of(id).waits.clear(), "not listed"),
+            (
+                |it, id| {
+                    it.lease_ends.clear();
+                    it.lease_ends.insert((1, id));
+                },
+                "not followed",
+            ),
+            (|it, id| it.grant_of(id).is_new = true, "not followed"),
+            (|it, id| it.grant_of(id).followers = 2, "not followed"),
+            (|it, id| it.grant_of(id).followers = 0, "not followed"),
+            (
+                |it, id| it.grant_of(id).waits.extend([ID, ID]),
+                "not followed",
+            ),
+            (
+                |it, id| it.grant_of(id).name = Name::new(0, b"other"),
+                "not followed",
+            ),
+        ];
+        for (number, (break_list, complaint)) in breaks.into_iter().enumerate() {
+            let (mut waits, grant) = one(HeldReply::Grant);
+            break_list(&mut waits, grant);
+            let found = waits.check().expect_err("a broken list");
+            assert!(found.starts_with(complaint), "break {number}: {found}");
+        }
+    }
+
+    /// Adds waits for the same grant until there are so many, with ids from 8 on.
+    fn add_followers(waits: &mut ReplicaWaits, grant: GrantId, count: u64) {
+        for id in 8..7 + count {
+            let replicas = Replicas {
+                count: NonZeroU16::new(2).expect("a number"),
+                within_ms: 50,
+            };
+            let mut wait = ReplicaWait::new(replicas, HeldReply::Count(1), &token(), 100);
+            wait.follow(grant);
+            waits.insert(WaiterId(id), wait);
+        }
+        assert_eq!(waits.check(), Ok(()));
+    }
+
+    /// A grant forgets the waits that have ended when they are more than those that follow it.
+    #[test]
+    fn waits_that_have_ended_are_forgotten_together() {
+        let (mut waits, grant) = one(HeldReply::Grant);
+        add_followers(&mut waits, grant, 6);
+        for (id, listed) in [(8, 6), (9, 6), (10, 6), (11, 2), (12, 2)] {
+            waits.remove(WaiterId(id));
+            assert_eq!(waits.grant_of(grant).waits.len(), listed, "without {id}");
+            assert_eq!(waits.check(), Ok(()));
+        }
+        waits.remove(ID);
+        assert_eq!(waits.grants.len(), 0);
+    }
+
+    /// A look ends only so many waits, and says that there are more.
+    #[test]
+    fn waits_end_in_parts() {
+        let lost = |waits: &mut ReplicaWaits| waits.lose(&name(), &token());
+        let acknowledged = |waits: &mut ReplicaWaits| waits.record_offset(9);
+        let timed_out = |_: &mut ReplicaWaits| ();
+        type Prepare = fn(&mut ReplicaWaits);
+        let all: [(Prepare, u64); 3] = [(lost, 120), (acknowledged, 120), (timed_out, 151)];
+        for (number, (prepare, steady_ms)) in all.into_iter().enumerate() {
+            let (mut waits, grant) = one(HeldReply::Grant);
+            add_followers(&mut waits, grant, 5);
+            prepare(&mut waits);
+            let acknowledged = vec![9, 9];
+            let progress = Progress { acknowledged };
+            for (most, left, has_more) in [(0, 5, true), (2, 3, true), (2, 1, true), (2, 0, false)]
+            {
+                let mut ended = 0;
+                let mut end = |_, _| ended += 1;
+                waits.end(&progress, (900, steady_ms), most, &mut end);
+                assert_eq!(waits.len(), left, "ends of kind {number}, {most}");
+                assert!(ended <= most);
+                assert_eq!(waits.has_more(), has_more, "{left} left of kind {number}");
+                assert_eq!(waits.check(), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_whose_lock_has_left_with_its_slot_ends_by_its_time() {
+        let (mut waits, _) = one(HeldReply::Grant);
+        let own = Holder {
+            token: token(),
+            fence: 5,
+            holds: 1,
+            limit: 0,
+            permits: 1,
+            deadline_ms: 1_000,
+            lease_ms: 9,
+            since_ms: 0,
+            client_id: 0,
+            session: SessionId::NONE,
+            data: Data::NONE,
+        };
+        waits.lose_all(&name(), &Lock::sole(Mode::Exclusive, own), true);
+        assert!(waits.contains(ID) && !waits.has_more() && !waits.has_unsent());
+        assert_eq!(waits.check(), Ok(()));
+        assert!(waits.cut_short(ID) && !waits.cut_short(ID));
+        assert_eq!(waits.check(), Ok(()));
+    }
+
+    /// A hand-over that a later command has confirmed is not taken back any more.
+    #[test]
+    fn a_confirmed_hand_over_is_a_grant() {
+        for is_confirmed in [false, true] {
+            let hand_over = HandOver {
+                grant: GrantReply {
+                    token: token(),
+                    fence: 4,
+                },
+                names: Names::one(name()),
+                client_id: 7,
+                granted_ms: 100,
+                fence_origin: FenceOrigin::New,
+                take_back: TakeBack::IfUndelivered,
+                replaced: Vec::new(),
+                sessions: SessionId::numbered(1)..SessionId::numbered(1),
+                kept: None,
+            };
+            let (mut waits, _) = one(HeldReply::HandOver(Box::new(hand_over.clone())));
+            if is_confirmed {
+                waits.confirm(&token(), &Names::one(name()));
+            }
+            let removed = waits.remove(ID).expect("a wait");
+            let grant = GrantReply {
+                token: token(),
+                fence: 5,
+            };
+            let expected = match is_confirmed {
+                true => DueReply::Grant(grant),
+                false => DueReply::HandOver(HandOver {
+                    grant,
+                    take_back: TakeBack::IfClosed,
+                    ..hand_over
+                }),
+            };
+            assert_eq!(removed.due(), expected, "{is_confirmed}");
+        }
+    }
+
+    impl ReplicaWaits {
+        fn grant_of(&mut self, id: GrantId) -> &mut Grant {
+            self.grants.get_mut(id).expect("a grant")
+        }
+    }
+}

@@ -239,4 +239,69 @@ mod tests {
             prop_assert_eq!(found, due);
         }
     }
+
+    /// Schedules `a` at 10 in databases 0 and 1, and `b` at 20 in database 2.
+    fn scheduled() -> Schedule {
+        let mut schedule = Schedule::default();
+        for (db, key, ms) in [(0, b"a", 10), (1, b"a", 11), (2, b"b", 20)] {
+            schedule.set(&Name::new(db, key), ms, 0);
+        }
+        schedule
+    }
+
+    fn times(schedule: &mut Schedule) -> Vec<(i32, u64)> {
+        let due = schedule.due(99, 99);
+        let times = due
+            .iter()
+            .map(|name| (name.db, schedule.time_of(name).unwrap()));
+        times.collect()
+    }
+
+    #[test]
+    fn swapped_databases_exchange_their_times() {
+        for (one, other, expected) in [
+            (0, 1, [(1, 10), (0, 11), (2, 20)]),
+            (2, 0, [(2, 10), (1, 11), (0, 20)]),
+            (3, 2, [(0, 10), (1, 11), (3, 20)]),
+        ] {
+            let mut schedule = scheduled();
+            schedule.swap_databases(one, other);
+            assert_eq!(times(&mut schedule), expected, "{one} and {other}");
+            assert_eq!(schedule.order.count(), 3);
+        }
+    }
+
+    #[test]
+    fn names_that_are_gone_are_forgotten() {
+        let mut schedule = scheduled();
+        schedule.forget(|name| name.db == 1);
+        assert_eq!(times(&mut schedule), [(0, 10), (2, 20)]);
+        assert_eq!(schedule.order.count(), 2);
+    }
+
+    /// A time that is postponed is found by its old time, unless that has come already.
+    #[test]
+    fn an_order_knows_by_which_time_it_lists_a_name() {
+        let name = Name::new(0, b"k");
+        for (due_ms, now_ms, listed_ms) in [(30, 5, 10), (30, 10, 30), (4, 5, 4), (10, 5, 10)] {
+            let mut order = Order::default();
+            let mut time = order.insert(&name, 10);
+            assert!(order.has(&name, time));
+            order.set(&name, &mut time, due_ms, now_ms);
+            assert_eq!(order.next_ms(), Some(listed_ms), "{due_ms} at {now_ms}");
+            assert!(order.has(&name, time));
+            let wrong = Time {
+                due_ms: 1,
+                listed_ms,
+            };
+            assert_eq!(order.has(&name, wrong), listed_ms <= 1);
+            assert!(!order.has(
+                &name,
+                Time {
+                    due_ms: 99,
+                    listed_ms: 99
+                }
+            ));
+        }
+    }
 }

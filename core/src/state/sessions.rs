@@ -594,3 +594,176 @@ fn renewal_ms(deadline_ms: u64, lease_ms: u64) -> u64 {
         .saturating_sub(lease_ms)
         .saturating_add((lease_ms / 3).max(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(db: i32, key: &str) -> Name {
+        Name::new(db, key.as_bytes())
+    }
+
+    /// Returns two sessions of client 1, of two databases, and one of client 2.
+    fn three() -> (Sessions, [SessionId; 3]) {
+        let mut sessions = Sessions::default();
+        let ids = [
+            sessions.bind(1, name(0, "a"), 600, None),
+            sessions.bind(1, name(1, "b"), 600, Some(50)),
+            sessions.bind(2, name(0, "c"), 600, None),
+        ];
+        assert_eq!(sessions.check(), Ok(()));
+        (sessions, ids)
+    }
+
+    #[test]
+    fn a_client_has_its_ties_until_its_connection_closes() {
+        let (mut sessions, [a, b, c]) = three();
+        for (client_id, count) in [(1, 2), (2, 1), (3, 0)] {
+            assert_eq!(sessions.count_of(client_id), count);
+            assert_eq!(sessions.has_client(client_id), count > 0);
+            assert_eq!(sessions.ties_of(client_id).count(), count);
+        }
+        sessions.close_client(1, 100);
+        assert!(!sessions.has_client(1) && !sessions.is_alive(a) && !sessions.is_alive(b));
+        assert!(sessions.is_alive(c) && sessions.contains(a));
+        assert_eq!(sessions.next_due_ms(), Some(0));
+        assert_eq!(sessions.check(), Ok(()));
+    }
+
+    #[test]
+    fn nothing_of_a_cleared_table_is_given_again() {
+        let (mut sessions, ids) = three();
+        let next = sessions.next_id();
+        sessions.clear();
+        assert!(sessions.is_empty() && sessions.next_due_ms().is_none());
+        assert_eq!(sessions.next_id(), next);
+        let id = sessions.bind(1, name(0, "a"), 600, None);
+        assert!(ids.iter().all(|old| *old < id));
+    }
+
+    #[test]
+    fn a_flush_ends_the_sessions_of_its_database_and_is_worked_off_in_parts() {
+        let (mut sessions, [a, b, c]) = three();
+        sessions.end_sessions_in(0);
+        assert_eq!((sessions.len(), sessions.is_empty()), (1, false));
+        assert!(!sessions.contains(a) && sessions.contains(b) && !sessions.contains(c));
+        assert_eq!(sessions.check(), Ok(()));
+        sessions.work_off(0, 1);
+        assert_eq!(sessions.sessions.len(), 2);
+        sessions.work_off(0, 9);
+        assert_eq!(sessions.sessions.len(), 1);
+        assert!(sessions.flushed.is_empty());
+        assert_eq!(sessions.check(), Ok(()));
+        sessions.end_sessions_everywhere();
+        assert_eq!(sessions.len(), 0);
+        sessions.work_off(0, 9);
+        assert!(sessions.is_empty());
+        assert_eq!(sessions.check(), Ok(()));
+    }
+
+    /// A sixth of the lease, at least 20 ms, at most 1 s.
+    #[test]
+    fn a_session_is_deferred_by_a_sixth_of_its_lease() {
+        for (lease_ms, later_ms) in [(6, 20), (600, 100), (90_000, 1_000)] {
+            let mut sessions = Sessions::default();
+            let id = sessions.bind(1, name(0, "a"), 5, None);
+            sessions.set_lease(id, lease_ms);
+            sessions.defer(id, 7);
+            assert_eq!(sessions.next_due_ms(), Some(7 + later_ms), "{lease_ms}");
+            assert!(!sessions.is_due(id, 7 + later_ms - 1));
+            assert!(sessions.is_due(id, 7 + later_ms));
+        }
+    }
+
+    #[test]
+    fn the_check_finds_each_broken_list() {
+        type Break = fn(&mut Sessions, SessionId);
+        let breaks: [(Break, &str); 12] = [
+            (
+                |it, _| {
+                    it.due.pop_first();
+                },
+                "sessions that are due",
+            ),
+            (
+                |it, id| {
+                    it.due.remove(&(NEVER_FOLLOWED, id));
+                    it.due.insert((7, id));
+                },
+                "sessions that are due",
+            ),
+            (
+                |it, id| {
+                    it.tie(id).sessions.remove(&id);
+                },
+                "sessions by tie",
+            ),
+            (
+                |it, id| {
+                    it.tie(id).sessions.remove(&id);
+                    it.tie(id).sessions.insert(SessionId::numbered(99));
+                },
+                "sessions by tie",
+            ),
+            (
+                |it, id| {
+                    it.keys_of(id).sessions.remove(&id);
+                },
+                "sessions by keys",
+            ),
+            (
+                |it, id| {
+                    it.keys_of(id).sessions.remove(&id);
+                    it.keys_of(id).sessions.insert(SessionId::numbered(99));
+                },
+                "sessions by keys",
+            ),
+            (|it, _| it.flushed_len += 1, "sessions by keys"),
+            (|it, _| it.ended_ties += 1, "ties that have ended"),
+            (
+                |it, _| {
+                    it.by_client.remove(&1);
+                },
+                "ties by client",
+            ),
+            (
+                |it, _| {
+                    let tie = it.by_client.remove(&1).expect("a tie");
+                    it.by_client.insert(9, tie);
+                },
+                "ties by client",
+            ),
+            (
+                |it, _| {
+                    it.by_database.remove(&0);
+                },
+                "keys by database",
+            ),
+            (
+                |it, _| {
+                    let keys = it.by_database.remove(&0).expect("keys");
+                    it.by_database.insert(9, keys);
+                },
+                "keys by database",
+            ),
+        ];
+        for (number, (break_list, complaint)) in breaks.into_iter().enumerate() {
+            let (mut sessions, [a, ..]) = three();
+            break_list(&mut sessions, a);
+            let found = sessions.check().expect_err("a broken list");
+            assert!(found.starts_with(complaint), "break {number}: {found}");
+        }
+    }
+
+    impl Sessions {
+        fn tie(&mut self, id: SessionId) -> &mut Tie {
+            let tie = self.sessions[&id].tie;
+            self.ties.get_mut(&tie).expect("a tie")
+        }
+
+        fn keys_of(&mut self, id: SessionId) -> &mut Keys {
+            let keys = self.sessions[&id].keys;
+            self.keys.get_mut(&keys).expect("keys")
+        }
+    }
+}

@@ -247,4 +247,50 @@ mod tests {
             assert_eq!((slab.len(), slab.pieces.len()), (0, 0));
         }
     }
+
+    /// The room of a piece doubles up to a whole piece, so a few waiters take little memory.
+    #[test]
+    fn a_piece_doubles_its_room() {
+        let mut slab = Slab::default();
+        let mut rooms = Vec::new();
+        for value in 0..PIECE {
+            slab.add(End::Back, value);
+            rooms.push(slab.pieces[0].capacity());
+        }
+        let after = |count: usize| rooms[count - 1];
+        for (count, room) in [
+            (6, 10),
+            (11, 20),
+            (21, 40),
+            (41, 80),
+            (81, 160),
+            (161, PIECE),
+        ] {
+            assert_eq!(after(count), room, "{count} entries");
+        }
+        assert_eq!(slab.pieces.len(), 1);
+    }
+
+    #[test]
+    fn memory_of_1024_entries_is_kept() {
+        for (count, is_kept) in [(KEPT, true), (KEPT + 1, false)] {
+            let mut slab = Slab::default();
+            let taken: Vec<Position> = (0..count).map(|it| slab.add(End::Front, it)).collect();
+            assert!(taken.windows(2).all(|two| two[1] < two[0]));
+            for position in taken {
+                slab.remove(position);
+            }
+            assert_eq!(!slab.pieces.is_empty(), is_kept, "{count} entries");
+            assert!(slab.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_old_position_changes_nothing() {
+        let mut slab = Slab::default();
+        let old = slab.add(End::Back, 'a');
+        slab.remove(old);
+        slab.add(End::Back, 'b');
+        assert_eq!(slab.get_mut(old), None);
+    }
 }

@@ -195,3 +195,74 @@ impl Place {
         self.keep_ms.min(request.lease_ms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(until_ms: u64) -> WaiterKind {
+        WaiterKind::Place(Box::new(Place {
+            keep_ms: 50,
+            until_ms,
+            user: User::default(),
+            notification: None,
+        }))
+    }
+
+    #[test]
+    fn each_kind_has_its_name_and_its_keep() {
+        let blocked = |keep_ms| WaiterKind::Blocked { keep_ms };
+        for (kind, name, keep_ms) in [
+            (blocked(None), "blocked", None),
+            (blocked(Some(7)), "blocked", Some(7)),
+            (place(110), "place", Some(10)),
+            (WaiterKind::Absent { until_ms: 130 }, "absent", Some(30)),
+            (WaiterKind::Absent { until_ms: 90 }, "absent", Some(0)),
+        ] {
+            assert_eq!(kind.as_str(), name);
+            assert_eq!(kind.keep_ms(100), keep_ms, "{kind:?}");
+        }
+    }
+
+    /// What a waiter is once its deadline has passed.
+    #[test]
+    fn a_blocked_client_with_keep_is_absent_after_its_block() {
+        use crate::values::holder::Mode;
+        use crate::values::name::Name;
+        use crate::values::request::{LeaseKind, Reentry};
+        use crate::values::token::Token;
+        let waiter = |kind, timeout_ms| Waiter {
+            waiter_id: WaiterId(1),
+            client_id: 9,
+            kind,
+            names: Names::one(Name::new(0, b"k")),
+            request: Request {
+                token: Token::new(b"a").unwrap(),
+                mode: Mode::Exclusive,
+                limit: 0,
+                permits: 1,
+                lease_ms: 10,
+                reentry: Reentry::Renews,
+                lease_kind: LeaseKind::Lease,
+                data: None,
+            },
+            since_ms: 0,
+            timeout_ms,
+            replicas: None,
+        };
+        let blocked = |keep_ms| waiter(WaiterKind::Blocked { keep_ms }, Some(100));
+        for (keep_ms, now_ms, expected) in [
+            (None, 100, Some(blocked(None))),
+            (None, 101, None),
+            (Some(50), 100, Some(blocked(Some(50)))),
+            (Some(50), 101, Some(blocked(Some(50)).absent_until(151))),
+        ] {
+            let found = blocked(keep_ms).as_of(now_ms).map(Cow::into_owned);
+            assert_eq!(found, expected, "{keep_ms:?} at {now_ms}");
+        }
+        let absent = blocked(Some(50)).absent_until(151);
+        assert_eq!((absent.client_id, absent.timeout_ms), (0, None));
+        assert_eq!(absent.as_of(152), None);
+        assert_eq!(waiter(place(110), None).as_of(111), None);
+    }
+}

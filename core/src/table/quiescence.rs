@@ -113,3 +113,253 @@ impl WaitQueues {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+    use crate::effect::Effects;
+    use crate::state::queue::End;
+    use crate::state::waiter::{User, WaiterId, WaiterKind};
+    use crate::store::{Environment, KeyState, Limits, Store};
+    use crate::table::LockTable;
+    use crate::transaction::Workspace;
+    use crate::values::data::Data;
+    use crate::values::fence::Fences;
+    use crate::values::holder::{Holder, Mode};
+    use crate::values::lock::Stored;
+    use crate::values::name::Names;
+    use crate::values::refusal::Refusal;
+    use crate::values::request::{LeaseKind, Reentry, Request};
+    use crate::values::session_id::SessionId;
+    use crate::values::token::Token;
+
+    /// A keyspace in which every key is the same.
+    #[derive(Default)]
+    struct Keys {
+        holder: Option<&'static str>,
+        is_away: bool,
+        is_touched: bool,
+    }
+
+    impl Store for Keys {
+        fn read(&mut self, _: &Name) -> KeyState {
+            self.holder.map_or(KeyState::Empty, |of| {
+                KeyState::Lock(Stored {
+                    lock: Lock::sole(Mode::Exclusive, own(of)),
+                    expiry_ms: Some(9_000),
+                })
+            })
+        }
+
+        fn can_read(&mut self, _: &Name, _: &Name) -> bool {
+            true
+        }
+
+        fn is_here(&mut self, _: &Name) -> bool {
+            !self.is_away
+        }
+
+        fn is_touched(&mut self, _: &Name) -> bool {
+            self.is_touched
+        }
+
+        fn is_any_touched(&mut self) -> bool {
+            self.is_touched
+        }
+
+        fn is_settling(&mut self, _: &Name) -> bool {
+            false
+        }
+
+        fn steady_ms(&mut self) -> u64 {
+            100
+        }
+
+        fn user(&mut self) -> User {
+            User::default()
+        }
+
+        fn has_replicas(&mut self, _: NonZeroU16) -> bool {
+            true
+        }
+
+        fn may_be_granted(&mut self, _: &Waiter) -> bool {
+            true
+        }
+    }
+
+    fn token(text: &str) -> Token {
+        Token::new(text.as_bytes()).expect("a token")
+    }
+
+    fn name(key: &str) -> Name {
+        Name::new(0, key.as_bytes())
+    }
+
+    fn own(of: &str) -> Holder {
+        Holder {
+            token: token(of),
+            fence: 1,
+            holds: 1,
+            limit: 0,
+            permits: 1,
+            deadline_ms: 9_000,
+            lease_ms: 9,
+            since_ms: 0,
+            client_id: 0,
+            session: SessionId::NONE,
+            data: Data::NONE,
+        }
+    }
+
+    fn waiter(of: &str, kind: WaiterKind) -> Waiter {
+        Waiter {
+            waiter_id: WaiterId(1),
+            client_id: 1,
+            kind,
+            names: Names::one(name("x")),
+            request: Request {
+                token: token(of),
+                mode: Mode::Exclusive,
+                limit: 0,
+                permits: 1,
+                lease_ms: 10,
+                reentry: Reentry::Renews,
+                lease_kind: LeaseKind::Lease,
+                data: None,
+            },
+            since_ms: 0,
+            timeout_ms: None,
+            replicas: None,
+        }
+    }
+
+    /// Returns the token that the check finds among the waiters of a table.
+    fn found(table: &mut LockTable, mut keys: Keys, read: &[&str], steps: u64) -> Option<Token> {
+        let mut effects = Effects::new();
+        let limits = || Limits {
+            max_waiters: 0,
+            max_waiters_refusal: Refusal::MaxWaiters,
+            max_tickets: 0,
+        };
+        let mut environment = Environment {
+            wall_us: 100_000,
+            fences: &Fences::new(),
+            limits: &limits,
+            store: &mut keys,
+            effects: &mut effects,
+        };
+        let LockTable {
+            wait_queues,
+            sessions,
+            replica_waits,
+            ..
+        } = table;
+        let mut workspace = Workspace::default();
+        let ties = (sessions, replica_waits);
+        let mut tx = Transaction::new(&[], &mut environment, ties, &mut workspace);
+        for key in read {
+            tx.entry(&name(key));
+        }
+        tx.steps = steps;
+        let overlooked = wait_queues.overlooked(&mut tx);
+        overlooked.map(|overlooked| overlooked.waiter.request.token)
+    }
+
+    const BLOCKED: WaiterKind = WaiterKind::Blocked { keep_ms: None };
+
+    /// Returns a table in which a waits for x.
+    fn table() -> LockTable {
+        let mut table = LockTable::new();
+        let queues = &mut table.wait_queues.queues;
+        queues.enqueue(waiter("a", BLOCKED), End::Back, None, None);
+        table
+    }
+
+    #[test]
+    fn an_admissible_waiter_that_still_waits_is_found() {
+        let free = Keys::default;
+        let held = |of| Keys {
+            holder: Some(of),
+            ..Keys::default()
+        };
+        assert_eq!(found(&mut table(), free(), &["x"], 0), Some(token("a")));
+        assert_eq!(found(&mut table(), held("a"), &["x"], 0), Some(token("a")));
+        for (keys, read, steps, why) in [
+            (held("b"), "x", 0, "another holds"),
+            (free(), "y", 0, "the operation has not read the name"),
+            (free(), "x", MOST_STEPS, "the rest is left to the timer"),
+        ] {
+            assert_eq!(found(&mut table(), keys, &[read], steps), None, "{why}");
+        }
+        let (is_away, is_touched) = (true, true);
+        let away = Keys { is_away, ..free() };
+        assert_eq!(found(&mut table(), away, &["x"], 0), None, "elsewhere");
+        let touched = Keys {
+            is_touched,
+            ..free()
+        };
+        assert_eq!(found(&mut table(), touched, &["x"], 0), None, "touched");
+    }
+
+    #[test]
+    fn a_waiter_that_is_behind_another_or_left_to_the_timer_is_not_found() {
+        let absent = WaiterKind::Absent { until_ms: 900 };
+        for (kind, expected) in [(BLOCKED, Some("a")), (absent, None)] {
+            let mut table = LockTable::new();
+            let queues = &mut table.wait_queues.queues;
+            queues.enqueue(waiter("a", kind), End::Back, None, None);
+            let expected = expected.map(token);
+            assert_eq!(found(&mut table, Keys::default(), &["x"], 0), expected);
+        }
+        let mut second = table();
+        let queues = &mut second.wait_queues.queues;
+        queues.enqueue(waiter("b", BLOCKED), End::Front, None, None);
+        let first = found(&mut second, Keys::default(), &["x"], 0);
+        assert_eq!(first, Some(token("b")));
+        let held = Keys {
+            holder: Some("b"),
+            ..Keys::default()
+        };
+        assert_eq!(found(&mut second, held, &["x"], 0), Some(token("b")));
+
+        let mut left = table();
+        let position = left
+            .wait_queues
+            .queues
+            .head_at(&name("x"))
+            .expect("a waiter");
+        left.wait_queues.backlog.insert(200, position, Vec::new());
+        assert_eq!(found(&mut left, Keys::default(), &["x"], 0), None);
+        let mut due = table();
+        due.wait_queues.schedule.set(&name("x"), 500, 0);
+        assert_eq!(
+            found(&mut due, Keys::default(), &["x"], 0),
+            None,
+            "perhaps away"
+        );
+    }
+
+    /// A name that the operation has not read may be due. Then the timer looks at it.
+    #[test]
+    fn a_waiter_for_a_second_name_that_is_due_is_left_to_the_timer() {
+        for (due_ms, expected) in [(99, None), (100, None), (101, Some(token("a")))] {
+            let mut table = LockTable::new();
+            let names = Names::set(vec![name("x"), name("y")]).expect("two names");
+            let waiter = Waiter {
+                names,
+                ..waiter("a", BLOCKED)
+            };
+            let queues = &mut table.wait_queues.queues;
+            queues.enqueue(waiter, End::Back, None, None);
+            table.wait_queues.schedule.set(&name("y"), due_ms, 0);
+            let held = Keys {
+                holder: Some("a"),
+                ..Keys::default()
+            };
+            assert_eq!(found(&mut table, held, &["x"], 0), expected, "{due_ms}");
+        }
+    }
+}

@@ -98,3 +98,42 @@ impl WorkList {
         names
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::slab::{End, Slab};
+    use crate::values::name::Name;
+    use crate::values::token::Token;
+
+    fn empty() -> WorkList {
+        WorkList {
+            positions: BinaryHeap::new(),
+            walks: Walks::default(),
+            names: SmallVec::new(),
+        }
+    }
+
+    #[test]
+    fn positions_come_in_order_and_once_with_their_walks() {
+        let mut slab = Slab::default();
+        let [one, other] = [(); 2].map(|()| slab.add(End::Back, ()));
+        let mut work = empty();
+        assert!(work.is_empty() && !work.has_walks());
+        work.extend([other, one, other]);
+        assert!(!work.is_empty() && !work.has_walks());
+        let walk = Walk {
+            token: Token::new(b"a").expect("a token"),
+            name: Name::new(0, b"k"),
+        };
+        work.walk(one, walk.clone());
+        assert!(work.has_walks());
+        assert_eq!(work.walks_at(other), []);
+        assert_eq!(work.pop_first(), Some(one));
+        assert_eq!(work.walks_at(one), [walk]);
+        assert!(!work.has_walks());
+        assert_eq!(work.pop_first(), Some(other));
+        assert_eq!(work.pop_first(), None);
+        assert!(work.is_empty());
+    }
+}

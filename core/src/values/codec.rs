@@ -380,4 +380,26 @@ mod tests {
         body.extend(u32::MAX.to_le_bytes());
         assert_eq!(decode(&sealed(body)), Err(Malformed));
     }
+
+    #[test]
+    fn a_holder_takes_51_bytes_at_least() {
+        let least = [MIN_HOLDER_LEN];
+        assert_eq!(least, [51]);
+    }
+
+    /// The smallest holder has a token of one byte.
+    #[test]
+    fn a_lock_whose_holders_are_the_smallest_is_read() {
+        let own = |token: &[u8], fence| Holder {
+            token: Token::new(token).unwrap(),
+            fence,
+            limit: 0,
+            permits: 1,
+            ..sample().holders().last().cloned().unwrap()
+        };
+        let lock = Lock::held(Mode::Shared, vec![own(b"a", 1), own(b"b", 2)]).unwrap();
+        let bytes = encode(&lock);
+        assert_eq!(bytes.len(), 1 + 4 + 2 * 51 + 4);
+        assert_eq!(decode(&bytes), Ok(lock));
+    }
 }

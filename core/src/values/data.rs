@@ -81,3 +81,30 @@ impl Data {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(bytes: &[u8]) -> Data {
+        Data::new(bytes).unwrap()
+    }
+
+    #[test]
+    fn data_is_equal_if_its_bytes_are() {
+        let all: [&[u8]; 4] = [b"", b"a", b"b", b"ab"];
+        for one in all {
+            for other in all {
+                assert_eq!(data(one) == data(other), one == other, "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_counts_two_allocated_words_a_box_and_the_bytes() {
+        for (len, heap_bytes) in [(0, 0), (1, 16 + 16 + 1), (1024, 16 + 16 + 1024)] {
+            assert_eq!(data(&vec![7; len]).heap_bytes(), heap_bytes, "{len} bytes");
+        }
+        assert_eq!(Data::new(&[7; 1025]), Err(Refusal::Data));
+    }
+}

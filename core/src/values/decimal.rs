@@ -52,4 +52,17 @@ mod tests {
             prop_assert_eq!(parse(word.as_bytes()), standard);
         }
     }
+
+    #[test]
+    fn the_characters_beside_the_digits_are_none() {
+        for (word, number) in [
+            ("0", Some(0)),
+            ("9", Some(9)),
+            ("/", None),
+            (":", None),
+            ("1:", None),
+        ] {
+            assert_eq!(parse(word.as_bytes()), number, "{word}");
+        }
+    }
 }

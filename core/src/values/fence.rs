@@ -204,4 +204,10 @@ mod tests {
             prop_assert!(u128::from(expiry_ms) * 1000 > fence.into());
         }
     }
+
+    #[test]
+    fn the_bounds_are_those_of_the_documents() {
+        let bounds = [MAX_RESTORED_AHEAD_US, MAX_RAISED_AHEAD_US, PROMOTION_JUMP];
+        assert_eq!(bounds, [86_400_000_000, 60_000_000, 60_000_000]);
+    }
 }

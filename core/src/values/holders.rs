@@ -715,4 +715,149 @@ mod tests {
             prop_assert_eq!(led, holders);
         }
     }
+
+    fn holder(number: u8, fence: u64) -> Holder {
+        Holder {
+            token: token(number),
+            fence,
+            holds: 1,
+            limit: 0,
+            permits: 1,
+            deadline_ms: 100,
+            lease_ms: 10,
+            since_ms: 0,
+            client_id: 0,
+            session: SessionId::NONE,
+            data: Data::NONE,
+        }
+    }
+
+    /// The bytes are approximate, and the documents have those that follow from them.
+    #[test]
+    fn it_counts_the_bytes_of_each_form() {
+        let with_data = |number| Holder {
+            data: Data::new(&[7; 10]).unwrap(),
+            token: Token::new(&[number; 50]).unwrap(),
+            ..holder(number, number.into())
+        };
+        let of_one = (50 + 16) + (16 + 16 + 10);
+        let own = size_of::<Holder>();
+        let key = size_of::<Key>();
+        let entries = [size_of::<Token>() + key, size_of::<SessionId>() + key];
+        let in_trees = own + 16 + (key + 8) + entries.iter().sum::<usize>() + (8 + key) + (8 + key);
+        let mut holders = Holders::new();
+        assert_eq!(holders.heap_bytes(), 0);
+        for number in 0..=LONGEST_LIST as u8 {
+            holders.insert(with_data(number));
+            let count = holders.len();
+            let expected = match &holders.0 {
+                Form::Nobody | Form::One(_) => 0,
+                Form::List(list) => 24 + 16 + list.capacity() * own,
+                Form::Trees(_) => size_of::<Trees>() + 16 + count * in_trees,
+            };
+            assert_eq!(
+                holders.heap_bytes(),
+                expected + count * of_one,
+                "{count} holders"
+            );
+        }
+        assert!(matches!(holders.0, Form::Trees(_)));
+    }
+
+    /// The forms by the number of holders: more than 32 are in trees, until 16 are left.
+    #[test]
+    fn it_changes_its_form_at_33_and_at_16_holders() {
+        let mut holders = Holders::new();
+        let are_trees = |holders: &Holders| matches!(holders.0, Form::Trees(_));
+        for number in 0..40u8 {
+            holders.insert(holder(number, number.into()));
+            assert_eq!(
+                are_trees(&holders),
+                holders.len() > 32,
+                "{} up",
+                holders.len()
+            );
+        }
+        for number in 0..40u8 {
+            holders.remove(&token(number));
+            assert_eq!(
+                are_trees(&holders),
+                holders.len() > 16,
+                "{} down",
+                holders.len()
+            );
+            assert_eq!(holders.is_one(), holders.len() == 1);
+        }
+    }
+
+    #[test]
+    fn holders_are_equal_if_each_grant_is() {
+        for count in [1, 2, 40u8] {
+            let all = |fence: u64| -> Holders {
+                let own = |number| holder(number, 100 + u64::from(number));
+                let mut holders: Holders = (0..count).map(own).collect();
+                holders.update(&token(0), |own| own.fence = fence);
+                holders
+            };
+            assert_eq!(all(7), all(7));
+            assert_ne!(all(7), all(8), "{count} holders");
+            let mut fewer = all(7);
+            fewer.remove(&token(count - 1));
+            assert_ne!(fewer, all(7));
+        }
+    }
+
+    /// Tokens with one fence exchange their keys in the trees.
+    #[test]
+    fn differences_in_trees_are_those_of_the_tokens() {
+        let before: Holders = (0..40).map(|number| holder(number, 9)).collect();
+        let mut after = before.clone();
+        after.remove(&token(0));
+        after.remove(&token(1));
+        after.insert(holder(1, 9));
+        after.insert(Holder {
+            deadline_ms: 200,
+            ..holder(2, 9)
+        });
+        after.insert(holder(50, 9));
+        after.update(&token(3), |own| own.fence = 10);
+        let mut found: Vec<(Vec<u8>, bool, bool)> = before
+            .differences(&after)
+            .iter()
+            .map(|difference| {
+                let own = difference.before.or(difference.after).expect("a grant");
+                let token = own.token.as_bytes().to_vec();
+                (
+                    token,
+                    difference.before.is_some(),
+                    difference.after.is_some(),
+                )
+            })
+            .collect();
+        found.sort();
+        let expected = [
+            (vec![0], true, false),
+            (vec![2], true, true),
+            (vec![3], true, true),
+            (vec![50], false, true),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    /// A holder that shared its fence with another one has a new key when the other one has gone.
+    #[test]
+    fn a_holder_that_has_another_key_is_no_difference() {
+        let mut before: Holders = (0..40).map(|it| holder(it, 100 + u64::from(it))).collect();
+        before.insert(holder(40, 100));
+        let mut after = before.clone();
+        after.remove(&token(0));
+        after.remove(&token(40));
+        after.insert(holder(40, 100));
+        for (one, other) in [(&before, &after), (&after, &before)] {
+            let found = one.differences(other);
+            let tokens = found.iter().filter_map(|it| it.before.or(it.after));
+            let tokens: Vec<&Token> = tokens.map(|own| &own.token).collect();
+            assert_eq!(tokens, [&token(0)]);
+        }
+    }
 }

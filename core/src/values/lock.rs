@@ -639,4 +639,72 @@ mod tests {
             assert!(lock.is_none(), "a lease of {lease_ms} ms");
         }
     }
+
+    #[test]
+    fn its_bytes_are_those_of_its_holders() {
+        let holders = vec![holder("a", 1, 0), holder("b", 2, 0)];
+        let lock = Lock::held(Mode::Shared, holders).unwrap();
+        assert_eq!(lock.heap_bytes(), lock.holders().heap_bytes());
+        assert!(lock.heap_bytes() > 1);
+    }
+
+    /// The grants that a take-back restores, beside holders with a limit of 3 that take 2 permits.
+    #[test]
+    fn holders_admit_a_grant_of_another_token_within_their_limits() {
+        let lock = Lock::held(Mode::Shared, vec![holder("a", 1, 3), holder("b", 2, 0)]).unwrap();
+        assert_eq!(lock.room(), 1);
+        let own = |limit, permits| Holder {
+            permits,
+            ..holder("c", 3, limit)
+        };
+        for (mode, limit, permits, is_admitted) in [
+            (Mode::Shared, 0, 1, true),
+            (Mode::Shared, 3, 1, true),
+            (Mode::Shared, 2, 1, false),
+            (Mode::Shared, 9, 2, false),
+            (Mode::Exclusive, 0, 1, false),
+        ] {
+            let is_found = lock.admits(mode, &own(limit, permits));
+            assert_eq!(is_found, is_admitted, "{mode:?} {limit} {permits}");
+        }
+        assert!(Lock::free().admits(Mode::Exclusive, &own(0, 1)));
+        assert_eq!(Lock::free().room(), u64::MAX);
+        let exclusive = Lock::sole(Mode::Exclusive, holder("a", 1, 0));
+        assert!(!exclusive.admits(Mode::Shared, &own(0, 1)));
+    }
+
+    /// A holder asks for more permits than it has: which ones does it lack?
+    #[test]
+    fn a_holder_lacks_permits_of_others_or_of_its_own_limit() {
+        let own = |permits| Holder {
+            permits,
+            ..holder("a", 1, 0)
+        };
+        let others = Holder {
+            permits: 3,
+            ..holder("b", 2, 4)
+        };
+        let lock = Lock::held(Mode::Shared, vec![own(1), others]).unwrap();
+        for (limit, permits, lack) in [
+            (0, 2, Lack::Permits(1)),
+            (5, 2, Lack::Permits(1)),
+            (4, 2, Lack::Limit(3)),
+            (6, 3, Lack::Permits(2)),
+            (5, 3, Lack::Limit(3)),
+        ] {
+            let request = Request {
+                limit,
+                permits,
+                ..request("a", Mode::Shared, 0)
+            };
+            let found = lock.lack_of(lock.holder(&request.token).unwrap(), &request);
+            assert_eq!(found, lack, "{permits} of {limit}");
+        }
+    }
+
+    #[test]
+    fn two_holders_of_one_rank_are_refused() {
+        let twice = vec![holder("a", 1, 0), holder("a", 1, 0)];
+        assert_eq!(Lock::held(Mode::Shared, twice), None);
+    }
 }

@@ -112,3 +112,13 @@ impl<'a> IntoIterator for &'a Names {
         self.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_shown_with_its_database_and_escapes() {
+        assert_eq!(format!("{:?}", Name::new(3, b"a\x00")), "3:a\\x00");
+    }
+}

@@ -253,4 +253,28 @@ mod tests {
         assert!(Packed::new(Lock::free()).unpack().is_free());
         assert_eq!(Packed::new(Lock::free()).holder_count(), 0);
     }
+
+    #[test]
+    fn it_counts_its_holders_and_the_bytes_of_a_lock_that_is_not_plain() {
+        let own = |number: u8| Holder {
+            token: Token::new(&[number; 50]).unwrap(),
+            fence: number.into(),
+            holds: 1,
+            limit: 0,
+            permits: 1,
+            deadline_ms: 9,
+            lease_ms: 9,
+            since_ms: 0,
+            client_id: 0,
+            session: SessionId::NONE,
+            data: Data::NONE,
+        };
+        assert_eq!(Packed::new(Lock::free()).holder_count(), 0);
+        for count in [1, 2, 40] {
+            let lock = Lock::held(Mode::Shared, (1..=count).map(own).collect()).unwrap();
+            let packed = Packed::new(lock.clone());
+            assert_eq!(packed.holder_count(), usize::from(count));
+            assert_eq!(packed.heap_bytes(), size_of::<Lock>() + lock.heap_bytes());
+        }
+    }
 }

@@ -215,4 +215,31 @@ mod tests {
             prop_assert_eq!(copy.as_slice(), one);
         }
     }
+
+    /// Short bytes are in the value. Others share an allocation with two counts.
+    #[test]
+    fn it_counts_the_bytes_of_its_allocation() {
+        for (len, heap_bytes) in [(0, 0), (8, 0), (9, 9 + 16), (40, 40 + 16)] {
+            let bytes = ShortBytes::<8>::new(&vec![b'x'; len]);
+            assert_eq!(bytes.heap_bytes(), heap_bytes, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn it_is_shown_borrowed_and_hashed_like_its_bytes() {
+        use std::hash::{BuildHasher, RandomState};
+        let state = RandomState::new();
+        for text in ["", "a\x00b", "longer than eight bytes"] {
+            let bytes = ShortBytes::<8>::new(text.as_bytes());
+            let slice: &[u8] = bytes.borrow();
+            assert_eq!(slice, text.as_bytes());
+            assert_eq!(
+                format!("{bytes:?}"),
+                text.as_bytes().escape_ascii().to_string()
+            );
+            assert_eq!(state.hash_one(&bytes), state.hash_one(slice));
+        }
+        let [one, other] = ["one", "other"].map(|text| ShortBytes::<8>::new(text.as_bytes()));
+        assert_ne!(state.hash_one(&one), state.hash_one(&other));
+    }
 }

@@ -54,3 +54,25 @@ impl Now {
         self.steady_at(deadline_ms.saturating_add(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bounds_are_those_of_the_documents() {
+        let bounds = [MAX_SPAN_MS, MAX_DEADLINE_MS];
+        assert_eq!(bounds, [9_007_199_254_740_991, 9_015_995_347_763_199]);
+    }
+
+    #[test]
+    fn a_deadline_that_has_not_passed_leaves_at_least_1_ms() {
+        for (deadline_ms, now_ms, left) in [(9, 2, 7), (9, 8, 1), (9, 9, 1), (9, 10, 1)] {
+            assert_eq!(
+                left_ms(deadline_ms, now_ms),
+                left,
+                "{deadline_ms} at {now_ms}"
+            );
+        }
+    }
+}

@@ -85,4 +85,20 @@ mod tests {
         assert_eq!(Token::from_bits(0).as_bytes(), [b'0'; 32]);
         assert_eq!(Token::from_bits(u128::MAX).as_bytes(), [b'f'; 32]);
     }
+
+    #[test]
+    fn it_is_shown_with_escapes_and_counts_its_allocation() {
+        let short = Token::new(b"a\x00b").unwrap();
+        assert_eq!(format!("{short:?}"), "Token(a\\x00b)");
+        assert_eq!(short.heap_bytes(), 0);
+        assert_eq!(Token::new(&[b'x'; 38]).unwrap().heap_bytes(), 0);
+        assert_eq!(Token::new(&[b'x'; 39]).unwrap().heap_bytes(), 39 + 16);
+    }
+
+    #[test]
+    fn padded_bytes_need_a_length_within_them() {
+        assert_eq!(Token::of_padded(&[0; 4], 0), None);
+        assert_eq!(Token::of_padded(b"a\0\0\0", 1), Token::new(b"a").ok());
+        assert_eq!(Token::of_padded(b"abcd", 5), None);
+    }
 }

@@ -6,6 +6,7 @@ mod cost;
 mod deadlock;
 mod judge;
 mod naive_contention;
+mod recorded;
 mod rules;
 mod search;
 mod small_world;

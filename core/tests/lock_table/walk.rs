@@ -8,8 +8,9 @@ use redis_lock_core::state::queue::KnownQueue;
 use redis_lock_core::store::KeyState;
 use redis_lock_core::values::lock::Lock;
 
+/// One step of a walk.
 #[derive(Clone, Debug)]
-enum Step {
+pub enum Step {
     Say(String),
     Pass(u64),
     Delete(&'static str),
@@ -45,19 +46,20 @@ enum Step {
 
 /// The timer after a change that was made without an operation.
 #[derive(Clone, Copy, Debug)]
-enum Timer {
+pub enum Timer {
     Fires,
     IsLate,
 }
 
-const KEYS: [&str; 3] = ["x", "y", "z"];
+/// The keys of all steps.
+pub const KEYS: [&str; 3] = ["x", "y", "z"];
 
 /// The fences to which extensions raise grants. There are few, so that several grants are raised to
 /// one.
-const RAISED_TO: [u64; 3] = [1_000_050_000, 1_000_100_000, 1_000_150_000];
+pub const RAISED_TO: [u64; 3] = [1_000_050_000, 1_000_100_000, 1_000_150_000];
 
 /// The modes of most requests.
-const MODES: [&str; 6] = [
+pub const MODES: [&str; 6] = [
     "",
     "SHARED",
     "SHARED LIMIT 1",
@@ -67,7 +69,7 @@ const MODES: [&str; 6] = [
 ];
 
 /// Shared modes under limits of all kinds.
-const SHARED_MODES: [&str; 11] = [
+pub const SHARED_MODES: [&str; 11] = [
     "SHARED",
     "SHARED LIMIT 2",
     "SHARED LIMIT 3",
@@ -175,7 +177,8 @@ fn timer() -> impl Strategy<Value = Timer> {
     prop_oneof![Just(Timer::Fires), Just(Timer::IsLate)]
 }
 
-fn take(world: &mut World, step: Step) {
+/// Takes one step.
+pub fn take(world: &mut World, step: Step) {
     match step {
         Step::Rename(from, to, timer) => {
             if from != to && world.dump(from).is_some() {
@@ -272,7 +275,7 @@ fn one_of_the_blocked(world: &World, n: usize) -> Option<String> {
 }
 
 /// Returns steps after which nothing is left to the timer, with pauses of up to two minutes.
-fn settled_step() -> impl Strategy<Value = Step> {
+pub fn settled_step() -> impl Strategy<Value = Step> {
     let settled = |step| match step {
         Step::CloseUnseen | Step::Restore(..) => Step::CloseAll,
         Step::PassUnseen(ms) => Step::Pass(ms),
@@ -363,30 +366,74 @@ fn check_recorded(world: &World, key: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Takes steps, and checks the invariants after each. Then all clients go.
+pub fn walk(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut world = World::new();
+    world.store.replicas = 2;
+    for step in steps {
+        take(&mut world, step);
+        check(&world)?;
+    }
+    KEYS.iter().for_each(|key| world.bring_back(key));
+    // Each remaining waiter leaves in the end, whatever the leases and timeouts were.
+    for _ in 0..100 {
+        world.acknowledge(2);
+        world.close_all();
+        world.pass_ms(60);
+        check(&world)?;
+    }
+    prop_assert_eq!(world.check_nothing_left(), Ok(()));
+    Ok(())
+}
+
+/// Takes steps, and compares contention with the naive model after each.
+pub fn walk_with_naive_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut world = World::new();
+    let mut naive = NaiveContention::default();
+    for step in steps {
+        let before = Seen::of(&world, &KEYS);
+        let mut done = Done::default();
+        match step {
+            Step::Say(line) => {
+                if world.say(&line) == "nil" {
+                    done.refused = keys_of(&line);
+                }
+            }
+            Step::Rename(from, to, _) => {
+                done.moved = Some((world::name(from), world::name(to)));
+                take(&mut world, step);
+            }
+            step => {
+                done.takes_back = matches!(step, Step::TakeBack);
+                take(&mut world, step);
+            }
+        }
+        naive.take(&world, &KEYS, &before, &done);
+        naive.check(&world, &KEYS)?;
+    }
+    Ok(())
+}
+
+/// Returns steps in all modes.
+pub fn any_step() -> impl Strategy<Value = Step> {
+    step(&MODES)
+}
+
+/// Returns steps of tokens that share.
+pub fn sharing_step() -> impl Strategy<Value = Step> {
+    step(&SHARED_MODES)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
 
     #[test]
-    fn the_rules_hold_after_every_step(steps in proptest::collection::vec(step(&MODES), 1..60)) {
-        let mut world = World::new();
-        world.store.replicas = 2;
-        for step in steps {
-            take(&mut world, step);
-            check(&world)?;
-        }
-        KEYS.iter().for_each(|key| world.bring_back(key));
-        // Each remaining waiter leaves in the end, whatever the leases and timeouts were.
-        for _ in 0..100 {
-            world.acknowledge(2);
-            world.close_all();
-            world.pass_ms(60);
-            check(&world)?;
-        }
-        prop_assert_eq!(world.check_nothing_left(), Ok(()));
+    fn the_rules_hold_after_every_step(steps in proptest::collection::vec(any_step(), 1..60)) {
+        walk(steps)?;
     }
 
     #[test]
-    fn the_rules_hold_among_those_who_share(steps in proptest::collection::vec(step(&SHARED_MODES), 1..90)) {
+    fn the_rules_hold_among_those_who_share(steps in proptest::collection::vec(sharing_step(), 1..90)) {
         let mut world = World::new();
         world.store.replicas = 2;
         for step in steps {
@@ -399,28 +446,6 @@ proptest! {
     fn contention_is_counted_like_by_a_naive_model(
         steps in proptest::collection::vec(settled_step(), 1..60),
     ) {
-        let mut world = World::new();
-        let mut naive = NaiveContention::default();
-        for step in steps {
-            let before = Seen::of(&world, &KEYS);
-            let mut done = Done::default();
-            match step {
-                Step::Say(line) => {
-                    if world.say(&line) == "nil" {
-                        done.refused = keys_of(&line);
-                    }
-                }
-                Step::Rename(from, to, _) => {
-                    done.moved = Some((world::name(from), world::name(to)));
-                    take(&mut world, step);
-                }
-                step => {
-                    done.takes_back = matches!(step, Step::TakeBack);
-                    take(&mut world, step);
-                }
-            }
-            naive.take(&world, &KEYS, &before, &done);
-            naive.check(&world, &KEYS)?;
-        }
+        walk_with_naive_model(steps)?;
     }
 }

@@ -34,6 +34,8 @@ pub const START_MS: u64 = 1_000_000;
 pub struct Memory {
     pub keys: BTreeMap<Name, KeyState>,
     pub reads: usize,
+    /// The read that panics; 0: none does.
+    pub panics_at: usize,
     pub steady_ms: u64,
     /// Keys whose slot migrates to another server.
     pub away: BTreeSet<Name>,
@@ -61,6 +63,7 @@ impl Memory {
 impl Store for Memory {
     fn read(&mut self, name: &Name) -> KeyState {
         self.reads += 1;
+        assert_ne!(self.reads, self.panics_at, "a planted panic");
         let found = self.keys.get(name).filter(|_| self.is_found(name));
         found.cloned().unwrap_or(KeyState::Empty)
     }

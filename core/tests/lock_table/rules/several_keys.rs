@@ -8,6 +8,20 @@
 use super::scene::{play, scenes};
 
 scenes! {
+    // ---- Waits that need no turn
+
+    each_wait_of_a_token_that_holds_the_name_now_is_looked_at: "
+        ACQUIRE x g -> granted
+        ACQUIRE k h -> granted
+        ACQUIRE j t -> granted
+        MWAIT 2 k x t -> waits
+        MWAIT 2 k y t -> waits
+        RENAME j k
+        < MWAIT 2 k y t: granted
+        = k t#1
+        RELEASE x g -> 1
+        < MWAIT 2 k x t: granted";
+
     // ---- Acquire and release
 
     a_refusal_at_the_second_key_changes_nothing_at_the_first: "
