@@ -144,6 +144,18 @@ small-world: ## search every interleaving of a small world and of two clients, 5
 planted: ## plant each bug of tests/planted, or of PATCHES, and show which of the core's tests catch it
 	@scripts/planted.sh $(PATCHES)
 
+# The shard of the mutants that `make mutants` plays, k/n from 0/n on; all by default.
+SHARD ?= 0/1
+.PHONY: mutants fuzz-bytes
+mutants: ## play the core's tests with every mutant of the core that cargo-mutants lists; SHARD=0/8 plays an eighth
+	@sh scripts/mutants.sh --shard $(SHARD)
+
+# The targets of `make fuzz-bytes`. KEEP=yes adds what they find to the kept inputs.
+BYTES ?= commands stored apply table
+KEEP ?=
+fuzz-bytes: ## fuzz the core with bytes guided by coverage, for SECONDS each target; needs a C++ compiler
+	@KEEP=$(KEEP) sh scripts/fuzz-bytes.sh $(SECONDS) $(BYTES)
+
 storms: run-deps build ## repeat what once stalled a server, and time a PING every ms meanwhile, on SERVERS
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-load --bin storms -- $(STORMS_OPTIONS) \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
