@@ -12,7 +12,8 @@
 //! 5. If the counter is ahead, a lost grant of the old primary has a fence that the clock of the new
 //!    one hasn't reached. So a promotion then skips as many fences as the old primary may have given
 //!    in lost grants.
-//! 6. Microseconds since 1970 fit in 53 bits until the year 2255.
+//! 6. The clock of a new primary can be set back later. So a promotion counts the time as seen.
+//! 7. Microseconds since 1970 fit in 53 bits until the year 2255.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,13 +70,17 @@ impl Fences {
 
     /// Skips [`PROMOTION_JUMP`] fences if the counter is ahead of the clock, because this server has
     /// become a primary. Grants of the old primary that never arrived have fences among the skipped.
-    /// Returns true if it skipped them.
+    /// Otherwise they have fences below the clock, which the counter then has seen. Returns true if it
+    /// skipped fences.
     pub fn promote(&self, wall_us: u64) -> bool {
         let last = self.last();
         let is_ahead = last > wall_us;
-        if is_ahead {
-            self.raise(last.saturating_add(PROMOTION_JUMP));
-        }
+        let least = if is_ahead {
+            last.saturating_add(PROMOTION_JUMP)
+        } else {
+            wall_us
+        };
+        self.raise(least);
         is_ahead
     }
 
@@ -165,16 +170,25 @@ mod tests {
 
     #[test]
     fn a_promotion_skips_fences_only_if_the_counter_is_ahead_of_the_clock() {
-        for (last, after) in [(0, 0), (499, 499), (500, 500), (501, 60_000_501)] {
+        for (last, after) in [(0, 500), (499, 500), (500, 500), (501, 60_000_501)] {
             let fences = Fences::new();
             fences.raise(last);
-            assert_eq!(fences.promote(500), after != last);
+            assert_eq!(fences.promote(500), after > 500);
             assert_eq!(fences.last(), after);
         }
         let last = Fences::new();
         last.raise(u64::MAX);
         assert!(last.promote(500));
         assert_eq!(last.last(), u64::MAX);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_after_a_promotion_repeats_no_lost_fence() {
+        let fences = Fences::new();
+        fences.raise(100);
+        let lost = 400;
+        fences.promote(500);
+        assert!(fences.next(200) > lost);
     }
 
     #[test]
