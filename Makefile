@@ -4,7 +4,7 @@
 # One package manager at a time; cargo itself runs in parallel.
 .NOTPARALLEL:
 .PHONY: help deps build-deps run-deps test-deps port build cli run unit quick test test-ha test-speed test-matrix test-stalled check demo
-.PHONY: soak small-world planted fuzz storms memcheck bench bench-peers bench-docs instructions clean
+.PHONY: soak small-world sim planted fuzz storms memcheck bench bench-peers bench-docs instructions clean
 
 # The server's port for `make run`.
 PORT ?= 6379
@@ -23,6 +23,8 @@ LOCK_TEST_STALLS ?= 40
 STALLED_THREADS ?= 16
 # Seconds of each of the three searches of `make small-world`.
 SMALL_WORLD_SECONDS ?= 100
+# Runs of `make sim`: 5 million steps.
+SEEDS ?= 1000
 # Rounds of the race between a grant and its client's death in `make soak`.
 LOCK_RACE_ROUNDS ?= 100000
 
@@ -140,6 +142,10 @@ soak: test-deps build ## kill clients in the tick of their grant, LOCK_RACE_ROUN
 small-world: ## search every interleaving of a small world and of two clients, 5 minutes on one core
 	SMALL_WORLD_SECONDS=$(SMALL_WORLD_SECONDS) cargo test --profile checked --package redis-lock-core --test lock_table -- \
 	  --nocapture --test-threads=1 keeps_the_promises keeps_its_promises
+
+sim: ## simulate servers, replicas, clients and faults in made-up time, SEEDS=n runs; SEED=n shows one
+	$(if $(SEED),SIM_SEED=$(SEED),SIM_SEEDS=$(SEEDS)) cargo test --profile tool --package redis-lock-core --test lock_table -- \
+	  --nocapture every_seed_keeps_the_promises
 
 planted: ## plant each bug of tests/planted, or of PATCHES, and show which of the core's tests catch it
 	@scripts/planted.sh $(PATCHES)

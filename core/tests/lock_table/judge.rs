@@ -1,11 +1,13 @@
 //! The world as the promises see it. Each decision of the table is judged by the world itself, so
 //! every scene and every walk tries all promises.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use redis_lock_core::decision::{Completion, Decision, Outcome};
+use redis_lock_core::effect::Change;
 use redis_lock_core::operation::{Action, Operation};
 use redis_lock_core::state::hand_over::HandOver;
-use redis_lock_core::state::waiter::{self, WaiterKind};
+use redis_lock_core::state::waiter::{self, WaiterId, WaiterKind};
 use redis_lock_core::store::KeyState;
 use redis_lock_core::values::codec;
 use redis_lock_core::values::holder;
@@ -31,11 +33,13 @@ impl World {
         names.extend(self.table.queues().by_name().map(|(name, _)| name));
         names.sort_unstable();
         names.dedup();
+        let locks = self.locks_of(&names);
+        let waiters = self.waiters_of(&names);
         State {
-            locks: self.locks_of(&names),
-            waiters: self.waiters_of(&names),
+            gone: self.gone_of(&locks, &waiters),
+            locks,
+            waiters,
             marks: self.lasting_marks(),
-            gone: self.gone.clone(),
             unsettled: names
                 .iter()
                 .filter(|name| self.is_unsettled(name))
@@ -154,11 +158,17 @@ impl World {
     /// Checks the promises that hold once the timer has done what is due, and that a replica and a
     /// file have the same locks.
     pub fn check_settled(&self) -> Verdict {
-        let is_due = self.table.next_due_ms().is_some_and(|ms| ms <= self.now_ms);
-        if !is_due && self.store.touched.is_empty() {
-            self.state().check_settled()?;
-        }
+        self.check_quiet()?;
         self.check_rebuilt()
+    }
+
+    /// Checks the promises that hold once the timer has done what is due.
+    pub fn check_quiet(&self) -> Verdict {
+        let is_due = self.table.next_due_ms().is_some_and(|ms| ms <= self.now_ms);
+        if is_due || !self.store.touched.is_empty() {
+            return Ok(());
+        }
+        self.state().check_settled()
     }
 
     fn check_rebuilt(&self) -> Verdict {
@@ -166,15 +176,13 @@ impl World {
             let KeyState::Lock(stored) = state else {
                 continue;
             };
-            let replica = self.replica.get(name).cloned().unwrap_or_default();
+            let replica = self.replica.lock(name);
             rebuilt(&plain(&stored.lock), &plain(&replica))?;
             let read = codec::decode(&codec::encode(&stored.lock)).unwrap_or_default();
             rebuilt(&plain(&stored.lock), &plain(&read))?;
         }
-        let are_locks = self
-            .replica
-            .keys()
-            .all(|name| self.store.keys.contains_key(name));
+        let mut names = self.replica.locks.keys();
+        let are_locks = names.all(|name| self.store.keys.contains_key(name));
         rebuilt(&true, &are_locks)
     }
 
@@ -264,7 +272,7 @@ impl World {
         replicas.is_some_and(|it| it.count.get() > self.store.replicas)
     }
 
-    fn lasting_marks(&self) -> std::collections::BTreeSet<(String, String)> {
+    fn lasting_marks(&self) -> BTreeSet<(String, String)> {
         let marks = self.marks.keys();
         let marks = marks.filter(|(name, token)| self.marked_until_ms(name, token).is_some());
         marks
@@ -272,11 +280,38 @@ impl World {
             .collect()
     }
 
+    /// Returns the clients of these grants and waits that are gone.
+    fn gone_of(&self, locks: &BTreeMap<String, Vec<Holder>>, waiters: &[Waiter]) -> BTreeSet<u64> {
+        let holders = locks.values().flatten().filter_map(|it| it.client);
+        let clients = holders.chain(waiters.iter().filter_map(|it| it.client));
+        let gone = clients.filter(|client| self.gone.contains(client));
+        gone.chain([CLOSED]).collect()
+    }
+
     /// Returns true if the timer is to look at a name because its lock is or was elsewhere.
     fn is_unsettled(&self, name: &Name) -> bool {
         let is_away = self.store.away.contains(name) || self.table.is_scheduled(name);
         is_away && self.lock(&text(name.key())).is_free()
     }
+}
+
+/// Returns true if the reply to an operation is an error. So is that of a wait which its own decision
+/// ends, unless another token had to be granted first.
+pub fn is_refused(
+    decision: &Decision,
+    operation: &Operation,
+    waiter_id: WaiterId,
+    effects: &[(Name, Change)],
+) -> bool {
+    let mut completions = decision.deliveries.iter().flat_map(|it| &it.completions);
+    let is_own_error =
+        |it: &Completion| it.waiter_id == waiter_id && matches!(it.outcome, Outcome::Refused(_));
+    let is_of_another = |change: &Change| match change {
+        Change::Grant { holder, .. } => holder.token != *operation.action.token(),
+        _ => false,
+    };
+    let grants_another = effects.iter().any(|(_, change)| is_of_another(change));
+    decision.answer.is_err() || (!grants_another && completions.any(is_own_error))
 }
 
 /// Returns the cause of an operation's decision.

@@ -9,6 +9,8 @@ mod naive_contention;
 mod recorded;
 mod rules;
 mod search;
+mod simulation;
 mod small_world;
+mod stream;
 mod walk;
 mod world;

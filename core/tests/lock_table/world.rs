@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU16;
 
-use crate::judge::{cause_of, session_keep, CLOSED};
+use crate::judge::{cause_of, is_refused, session_keep, CLOSED};
+use crate::stream::{Replica, Written};
 use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome, Publication};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, ParseContext};
@@ -109,8 +110,10 @@ impl Store for Memory {
 pub struct World {
     pub table: LockTable,
     pub store: Memory,
-    /// The locks of a replica that gets the effects and nothing else.
-    pub replica: BTreeMap<Name, Lock>,
+    /// A replica without lag.
+    pub replica: Replica,
+    /// All that was written for replicas and files so far.
+    pub stream: Vec<Written>,
     /// The steady clock.
     pub now_ms: u64,
     /// The time by which the wall clock was set ahead of the steady clock; negative: behind.
@@ -126,8 +129,6 @@ pub struct World {
     said: HashMap<String, u64>,
     /// Replies to waiters and published messages since the last call of `heard`.
     heard: Vec<String>,
-    /// The changes of all effects so far.
-    pub seen: Vec<Change>,
     effects: Vec<(Name, Change)>,
     /// All hand-overs, oldest first.
     pub handed_over: Vec<HandOver>,
@@ -176,7 +177,8 @@ impl World {
         Self {
             table: LockTable::new(),
             store: Memory::default(),
-            replica: BTreeMap::new(),
+            replica: Replica::default(),
+            stream: Vec::new(),
             now_ms: START_MS,
             clock_set_by_ms: 0,
             max_waiters: 0,
@@ -186,7 +188,6 @@ impl World {
             waiting: HashMap::new(),
             said: HashMap::new(),
             heard: Vec::new(),
-            seen: Vec::new(),
             effects: Vec::new(),
             handed_over: Vec::new(),
             marks: BTreeMap::new(),
@@ -198,6 +199,22 @@ impl World {
             last_fence: 0,
             is_judged: true,
         }
+    }
+
+    /// Returns a server that has loaded the keys of a replica or a file, and has no client yet.
+    pub fn loaded(from: &Replica) -> Self {
+        let mut world = Self::new();
+        world.replica = from.as_loaded();
+        world.fences.raise(from.last_fence);
+        let locks = world.replica.locks.iter();
+        let keys = locks.map(|(name, stored)| (name.clone(), KeyState::Lock(stored.clone())));
+        world.store.keys = keys.collect();
+        world
+    }
+
+    /// Returns the counter of fences.
+    pub const fn fences(&self) -> &Fences {
+        &self.fences
     }
 
     /// Returns a world that is a cluster node with all slots.
@@ -313,7 +330,8 @@ impl World {
             Ok(Answer::Count(count)) => count.to_string(),
             Err(refusal) => refusal.to_string(),
         };
-        let cause = cause_of(&operation, decision.answer.is_err());
+        let is_refused = is_refused(&decision, &operation, waiter_id, &self.effects);
+        let cause = cause_of(&operation, is_refused);
         let is_held = matches!(decision.answer, Ok(Answer::Granted(_) | Answer::Count(1..)));
         let keep_ms = session_keep(&operation.action).filter(|_| is_held);
         self.carry_out(decision);
@@ -374,11 +392,18 @@ impl World {
 
     /// Has this many replicas acknowledge all effects so far. Others have acknowledged none.
     pub fn acknowledge(&mut self, replicas: usize) {
-        let offset = self.seen.len() as u64;
-        self.table.record_offset(offset);
-        let progress = Progress {
-            acknowledged: vec![offset; replicas],
-        };
+        self.record_offset();
+        self.look_at_replicas(vec![self.stream.len() as u64; replicas]);
+    }
+
+    /// Records the offset of the commands that wait for replicas, like a server before it sleeps.
+    pub fn record_offset(&mut self) {
+        self.table.record_offset(self.stream.len() as u64);
+    }
+
+    /// Looks how far the replicas have come.
+    pub fn look_at_replicas(&mut self, acknowledged: Vec<u64>) {
+        let progress = Progress { acknowledged };
         let before = self.before();
         let decision = self.outside(|table, outside| table.acknowledge(&progress, 1000, outside));
         self.carry_out(decision);
@@ -452,7 +477,7 @@ impl World {
     pub fn flush(&mut self) {
         let names: Vec<Name> = self.store.keys.keys().cloned().collect();
         self.store.keys.clear();
-        self.replica.clear();
+        self.write(Written::Flushed);
         self.table.end_sessions_in(0);
         self.table.doubt_grants_in(Some(0));
         self.fire(names);
@@ -473,8 +498,7 @@ impl World {
         self.table.relocate(&sessions, &name(to));
         self.table.forget_moved(&name(from));
         self.store.keys.insert(name(to), state);
-        let copy = self.replica.remove(&name(from));
-        self.replica.extend(copy.map(|copy| (name(to), copy)));
+        self.write(Written::Renamed(name(from), name(to)));
         self.store.touched.extend([name(from), name(to)]);
     }
 
@@ -497,7 +521,7 @@ impl World {
         self.fences.raise(lock.highest_fence());
         let expiry_ms = lock.latest_deadline_ms();
         let lock = lock.clone();
-        self.replica.insert(name(key), lock.clone());
+        self.write(Written::Restored(name(key), lock.clone()));
         let stored = Stored { lock, expiry_ms };
         self.store.keys.insert(name(key), KeyState::Lock(stored));
         self.store.touched.insert(name(key));
@@ -518,7 +542,7 @@ impl World {
 
     fn unlink(&mut self, key: &str) {
         let state = self.store.keys.remove(&name(key));
-        self.replica.remove(&name(key));
+        self.write(Written::Deleted(name(key)));
         self.table.end_session(state.iter().flat_map(sessions_of));
         if let Some(state) = state {
             self.lose_grants_at(key, &state);
@@ -546,6 +570,7 @@ impl World {
     pub fn expire(&mut self, key: &str, expiry_ms: Option<u64>) {
         if let Some(KeyState::Lock(stored)) = self.store.keys.get_mut(&name(key)) {
             stored.expiry_ms = expiry_ms;
+            self.write(Written::Expires(name(key), expiry_ms));
         }
     }
 
@@ -631,7 +656,8 @@ impl World {
         self.take_back(&hand_over);
     }
 
-    fn take_back(&mut self, hand_over: &HandOver) {
+    /// Takes a hand-over back.
+    pub fn take_back(&mut self, hand_over: &HandOver) {
         let (before, cause) = (self.before(), self.take_back_of(hand_over));
         let decision = self.outside(|table, outside| table.take_back(hand_over, outside));
         self.carry_out(decision);
@@ -668,10 +694,22 @@ impl World {
         decided
     }
 
+    /// Returns the changes of all effects so far.
+    pub fn changes(&self) -> impl DoubleEndedIterator<Item = &Change> {
+        self.stream.iter().filter_map(|written| match written {
+            Written::Changed(_, change) => Some(change),
+            _ => None,
+        })
+    }
+
+    fn write(&mut self, written: Written) {
+        self.replica.apply(&written);
+        self.stream.push(written);
+    }
+
     pub fn carry_out(&mut self, decision: Decision) {
         let effects = std::mem::take(&mut self.effects);
         for (name, change) in effects {
-            self.seen.push(change.clone());
             let state = self.store.keys.remove(&name);
             let mut lock = match state {
                 Some(KeyState::Lock(stored)) => stored.lock,
@@ -685,11 +723,7 @@ impl World {
                     .keys
                     .insert(name.clone(), KeyState::Lock(Stored { lock, expiry_ms }));
             }
-            let copy = self.replica.entry(name.clone()).or_default();
-            effect::apply(copy, &change);
-            if copy.is_free() {
-                self.replica.remove(&name);
-            }
+            self.write(Written::Changed(name, change));
         }
         let Some(mut deliveries) = decision.deliveries else {
             return;

@@ -9,7 +9,7 @@ use super::scene::play;
 #[test]
 fn a_refused_or_vain_command_has_no_effect() {
     let mut world = play("ACQUIRE k a -> granted");
-    let before = world.seen.len();
+    let before = world.stream.len();
     for line in [
         "ACQUIRE k b",
         "WAIT k c",
@@ -18,7 +18,7 @@ fn a_refused_or_vain_command_has_no_effect() {
         "ACQUIRE k b PX 0",
     ] {
         world.say(line);
-        assert_eq!(world.seen.len(), before, "{line}");
+        assert_eq!(world.stream.len(), before, "{line}");
     }
 }
 
@@ -32,13 +32,13 @@ fn every_success_is_told_to_the_replicas_even_if_it_changes_nothing() {
         ("MACQUIRE 2 x y a PX 100", 2),
         ("MEXTEND 2 x y a PX 100", 2),
     ] {
-        let before = world.seen.len();
+        let before = world.stream.len();
         let answer = world.say(line);
         assert!(
             ["granted", "1", "2"].contains(&answer.as_str()),
             "{line}: {answer}"
         );
-        assert_eq!(world.seen.len() - before, effects, "{line}");
+        assert_eq!(world.stream.len() - before, effects, "{line}");
     }
 }
 
@@ -47,11 +47,11 @@ fn a_hand_over_is_one_effect() {
     let mut world =
         play("ACQUIRE k a PX 10 -> granted\nWAIT k b PX 10 -> waits\nWAIT k c -> waits");
     for hand_over in ["RELEASE k a", "a lease end"] {
-        let before = world.seen.len();
+        let before = world.stream.len();
         match hand_over {
             "a lease end" => world.pass_ms(11),
             line => drop(world.say(line)),
         }
-        assert_eq!(world.seen.len() - before, 1, "{hand_over}");
+        assert_eq!(world.stream.len() - before, 1, "{hand_over}");
     }
 }

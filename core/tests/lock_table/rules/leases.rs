@@ -100,8 +100,8 @@ fn a_bare_extension_is_as_long_as_the_lease_was_set_last() {
         world.pass_ms(20);
         assert_ne!(world.say(line), "0", "{line}");
         assert_eq!(world.lease_ms(key, "a"), lease_ms, "{line}");
-        let replica = world.replica.get(&world::name(key));
-        let own = replica.and_then(|lock| lock.holder(&world::token("a")));
+        let replica = world.replica.lock(&world::name(key));
+        let own = replica.holder(&world::token("a"));
         assert_eq!(own.map(|own| own.lease_ms), Some(lease_ms), "{line}");
     };
     extended("EXTEND k a", "k", 400);
@@ -131,9 +131,9 @@ fn a_lease_that_ends_beside_others_is_ended_with_nobody_touching_the_key() {
         "ACQUIRE k a SHARED PX 100 -> granted
          ACQUIRE k b SHARED PX 500 -> granted",
     );
-    let before = world.seen.len();
+    let before = world.stream.len();
     world.pass_ms(101);
-    assert_eq!(world.seen.len() - before, 1);
+    assert_eq!(world.stream.len() - before, 1);
     assert_eq!(world.holders("k"), ["b#1"]);
     assert_eq!(
         world.table.next_due_ms(),

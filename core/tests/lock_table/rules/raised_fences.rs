@@ -53,7 +53,10 @@ fn it_renews_the_lease_and_the_grant_goes_on() {
     assert_eq!(own.since_ms, since_ms);
     assert_eq!(own.deadline_ms, world.now_ms + 100);
     let (mode, holder) = (Mode::Exclusive, own);
-    assert_eq!(world.seen.last(), Some(&Change::Raise { mode, holder }));
+    assert_eq!(
+        world.changes().last(),
+        Some(&Change::Raise { mode, holder })
+    );
 }
 
 /// A new grant in the same ms is no raise, although it looks like one: it has a greater fence and
@@ -64,13 +67,13 @@ fn a_new_grant_of_the_same_token_is_no_raise() {
         "ACQUIRE k a -> granted
          ACQUIRE j a -> granted",
     );
-    world.seen.clear();
+    world.stream.clear();
     assert_eq!(world.say("MACQUIRE 2 k j a"), "granted");
     let is_grant = |change: &Change| matches!(change, Change::Grant { .. });
     assert!(
-        world.seen.len() == 2 && world.seen.iter().all(is_grant),
+        world.stream.len() == 2 && world.changes().all(is_grant),
         "{:?}",
-        world.seen
+        world.stream
     );
 }
 
@@ -171,7 +174,7 @@ fn shared_holders_may_have_one_fence() {
         assert_eq!(fences, vec![raised; count]);
         let holders = tokens.iter().map(|token| format!("{token}#1"));
         assert_eq!(world.holders("k"), holders.collect::<Vec<_>>());
-        let replica = world.replica[&name("k")].clone();
+        let replica = world.replica.lock(&name("k"));
         assert_eq!(replica.holders(), world.lock("k").holders());
         for (gone, token) in (1..).zip(&tokens) {
             assert_eq!(world.say(&format!("RELEASE k {token}")), "1");

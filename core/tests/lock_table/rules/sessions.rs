@@ -207,7 +207,7 @@ fn a_session_is_renewed_in_time_while_many_end() {
 fn no_session_outlives_a_grant_that_went_unseen_for_long() {
     let mut world = play("ACQUIRE k a PX 90 SESSION -> granted");
     world.store.keys.clear();
-    world.replica.clear();
+    world.replica.locks.clear();
     world.pass_ms(30);
     assert!(world.table.sessions().is_empty());
 }
@@ -257,7 +257,7 @@ fn a_database_has_new_sessions_before_those_are_taken_out_that_a_flush_ended() {
          ACQUIRE m b PX 9000 SESSION -> granted",
     );
     world.store.keys.clear();
-    world.replica.clear();
+    world.replica.locks.clear();
     world.table.end_sessions_in(0);
     assert_eq!(world.table.sessions().len(), 0);
     assert_eq!(world.say("ACQUIRE k c PX 9000 SESSION"), "granted");
