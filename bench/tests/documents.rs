@@ -243,7 +243,7 @@ fn polling_every_millisecond_does_what_the_page_says() -> Result<()> {
     says(
         &page,
         "With 16, at least half of these grants go to the client that has just released the \
-         lock, within some 0.03 ms",
+         lock. It takes the lock again within some 0.03 ms",
     );
     says(
         &page,
