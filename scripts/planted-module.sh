@@ -6,8 +6,9 @@
 # 1. The module is built for debugging, in the directory planted-module of cargo's build directory.
 #    The output of the tests stays there.
 # 2. The tests are those of this tree, so they are built once.
-# 3. The first module has no patch. If a test fails with it, the others would show nothing.
-# 4. Fails if a patch isn't caught, doesn't apply or doesn't compile.
+# 3. TESTS names other binaries of tests than these nine, or fewer.
+# 4. The first module has no patch. If a test fails with it, the others would show nothing.
+# 5. Fails if a patch isn't caught, doesn't apply or doesn't compile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ mkdir -p "$build/planted-module"
 folder=$(cd "$build/planted-module" && pwd)
 copy=$folder/copy
 # Tests of a server's speed and size have bounds of a module that is optimized.
-binaries='commands contexts kinds replication security server sessions waiting ha'
+binaries=${TESTS:-kinds replication sessions waiting security commands contexts server ha}
 
 # module [PATCH]: builds the module of a copy of HEAD with a patch.
 module() {
@@ -31,7 +32,7 @@ module() {
 tests() {
   # shellcheck disable=SC2046 # a list of words
   REDIS_LOCK_MODULE=$folder/target/debug/libredis_lock.so timeout --kill-after=10 1800 \
-    cargo nextest run --fail-fast $(printf -- '--test %s ' $binaries)
+    cargo nextest run --fail-fast --test-threads 6 $(printf -- '--test %s ' $binaries)
 }
 
 # play NAME [PATCH]: prints the status and the seconds until it was known.
