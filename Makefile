@@ -150,6 +150,10 @@ sim: ## simulate servers, replicas, clients and faults in made-up time, SEEDS=n 
 planted: ## plant each bug of tests/planted, or of PATCHES, and show which of the core's tests catch it
 	@scripts/planted.sh $(PATCHES)
 
+.PHONY: planted-module
+planted-module: test-deps ## plant each bug of tests/planted/module, or of PATCHES, in the module, and show which server test catches it
+	@$(FOUND); bash scripts/planted-module.sh $(PATCHES)
+
 # The shard of the mutants that `make mutants` plays, k/n from 0/n on; all by default.
 SHARD ?= 0/1
 .PHONY: mutants fuzz-bytes

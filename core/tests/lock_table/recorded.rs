@@ -139,10 +139,9 @@ impl Course {
         let mut heard = world.heard();
         heard.sort();
         self.add(&format!("{heard:?}"));
-        let new = world.seen.get(self.effects..).unwrap_or_default();
-        let mut words: Vec<String> = new.iter().map(shown).collect();
+        let mut words: Vec<String> = world.changes().skip(self.effects).map(shown).collect();
         words.sort();
-        self.effects = world.seen.len();
+        self.effects = world.changes().count();
         self.add(&format!("{words:?}"));
         for key in KEYS {
             self.add_key(world, key);

@@ -27,9 +27,9 @@ fn panicked(nth: usize) -> World {
 fn the_next_operation_carries_out_nothing_of_one_that_panicked() {
     for nth in 1..=2 {
         let mut world = panicked(nth);
-        let effects = world.seen.len();
+        let effects = world.changes().count();
         assert_eq!(world.say("ACQUIRE z d"), "granted");
-        assert_eq!(world.seen.len(), effects + 1, "at read {nth}");
+        assert_eq!(world.changes().count(), effects + 1, "at read {nth}");
         assert_eq!(world.heard(), [""; 0]);
         assert_eq!(world.holders("x"), ["a#1"]);
         assert_eq!(world.say("MRELEASE 2 x y a"), "2");
