@@ -699,9 +699,10 @@ fn each_planted_bug_has_a_row() {
     let patches = files_below("tests/planted");
     assert!(patches.len() >= 12, "{patches:?}");
     for patch in patches {
-        let name = patch.trim_start_matches("tests/planted/");
-        let row = format!("| `{}` |", name.trim_end_matches(".patch"));
-        assert!(text.contains(&row), "no row of {name}");
+        let name = patch.rsplit('/').next().unwrap_or_default();
+        let shown = format!("`{}`", name.trim_end_matches(".patch"));
+        let mut rows = text.lines().filter(|line| line.starts_with("| `"));
+        assert!(rows.any(|row| row.contains(&shown)), "no row of {patch}");
     }
 }
 
