@@ -96,7 +96,8 @@ cat >composer.json <<END
 END
 COMPOSER_ALLOW_SUPERUSER=1 composer install --quiet --no-interaction
 php -r 'require "vendor/autoload.php"; $redis = new Redis(); $redis->connect("127.0.0.1");
-echo "released: PHP ", (new RedisLock\Locks($redis))->lock("php")->acquire(1.0)->fence, "\n";'
+$grant = (new RedisLock\Locks($redis))->lock("php")->acquire(1.0); $grant->release();
+echo "released: PHP $grant->fence\n";'
 
 mkdir "$empty/java" && cd "$empty/java"
 jar --extract --file "$folder/redis-lock-java-$version.zip"
