@@ -7,6 +7,8 @@
 mod judge;
 #[path = "../../../core/tests/lock_table/naive_contention.rs"]
 mod naive_contention;
+#[path = "../../../core/tests/lock_table/stream.rs"]
+mod stream;
 #[path = "../../../core/tests/lock_table/walk.rs"]
 mod walk;
 #[path = "../../../core/tests/lock_table/world.rs"]
