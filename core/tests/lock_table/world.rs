@@ -125,6 +125,8 @@ pub struct World {
     /// The waiters with their command lines and positions. A client that waits for replicas only has
     /// no position.
     waiting: HashMap<WaiterId, (String, Option<Position>)>,
+    /// The client of each wait.
+    callers: BTreeMap<WaiterId, u64>,
     /// The connection that sent each line last.
     said: HashMap<String, u64>,
     /// Replies to waiters and published messages since the last call of `heard`.
@@ -186,6 +188,7 @@ impl World {
             fences: Fences::new(),
             next_id: 1,
             waiting: HashMap::new(),
+            callers: BTreeMap::new(),
             said: HashMap::new(),
             heard: Vec::new(),
             effects: Vec::new(),
@@ -319,6 +322,7 @@ impl World {
             _ => None,
         };
         if let Some(position) = position {
+            self.callers.insert(waiter_id, client_id);
             self.waiting.insert(waiter_id, (line.to_owned(), position));
         }
         let said = match &decision.answer {
@@ -378,7 +382,7 @@ impl World {
     pub fn hang_up_unseen(&mut self, line: &str) -> Option<Name> {
         let (waiter_id, position) = self.forget(line);
         if self.table.replica_waits().contains(waiter_id) {
-            self.close_connection(self.client_of(line));
+            self.close_connection(self.callers[&waiter_id]);
         }
         if let Some(undelivered) = self.table.lose_replica_wait(waiter_id) {
             if let Some(hand_over) = undelivered {
