@@ -488,9 +488,7 @@ impl Servers {
     pub fn end_move(&mut self, keys: &[&str]) {
         let (source, target, slot) = self.way();
         for key in keys {
-            let command = format!("MIGRATE 127.0.0.1 {} {key} 0 5000", target.port());
-            let moved: String = source.ask(&command).expect("a key can be moved");
-            assert_eq!(moved, "OK");
+            assert_eq!(migrate(source, target, key), "OK");
         }
         let owns = format!("CLUSTER SETSLOT {slot} NODE {}", id_of(target));
         let others = self
@@ -511,8 +509,7 @@ impl Servers {
             .ask(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"))
             .expect("the keys of a slot");
         for key in keys {
-            let command = format!("MIGRATE 127.0.0.1 {} {key} 0 5000", target.port());
-            let moved: String = source.ask(&command).expect("a key can be moved");
+            let moved = migrate(source, target, &key);
             assert!(["OK", "NOKEY"].contains(&moved.as_str()), "{moved}");
         }
     }
@@ -544,6 +541,12 @@ fn plan(setting: &Setting) -> Plan {
 fn has_role(process: &Process, role: &str) -> bool {
     let told: RedisResult<Vec<Value>> = process.ask("ROLE");
     told.is_ok_and(|it| it[0] == Value::BulkString(role.into()))
+}
+
+/// Moves a key to another node. Returns the reply.
+fn migrate(source: &Process, target: &Process, key: &str) -> String {
+    let command = format!("MIGRATE 127.0.0.1 {} {key} 0 5000", target.port());
+    source.ask(&command).expect("a key can be moved")
 }
 
 fn id_of(process: &Process) -> String {

@@ -146,7 +146,7 @@ fn a_grant_is_passed_on() -> Result<()> {
     assert!(adopted.left() > LONG / 2);
     assert!(adopted.release()?);
     assert!(server.is_free("k"));
-    // What has ended is no loss.
+    // A grant that has ended is no loss.
     assert!(adopt()?.is_none());
     assert_eq!(losses.count(), 0);
     Ok(())

@@ -830,7 +830,7 @@ mod tests {
         assert_eq!(waits.next_timeout_ms(), None);
     }
 
-    /// What a wait costs: one look to begin and to change it, one for each grant at its end.
+    /// The cost of a wait: one look to begin and to change it, one for each grant at its end.
     #[test]
     fn each_look_is_counted() {
         let (mut waits, grant) = one(HeldReply::Grant);

@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// What a waiter is once its deadline has passed.
+    /// The state of a waiter whose deadline has passed.
     #[test]
     fn a_blocked_client_with_keep_is_absent_after_its_block() {
         use crate::values::holder::Mode;

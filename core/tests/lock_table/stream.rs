@@ -1,4 +1,4 @@
-//! What a server writes for its replicas and files, and the copy of its keys that they make of it.
+//! The stream that a server writes for its replicas and files, and the copy of its keys made of it.
 
 use std::collections::BTreeMap;
 

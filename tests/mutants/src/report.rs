@@ -1,4 +1,4 @@
-//! What became of the mutants.
+//! The results of all mutants, and the report of them.
 
 use std::time::Duration;
 

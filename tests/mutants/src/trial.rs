@@ -33,7 +33,7 @@ pub struct Test {
     reached: BTreeSet<Number>,
 }
 
-/// How the trial of a mutant ended.
+/// The result of a mutant's trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Caught(Caught),

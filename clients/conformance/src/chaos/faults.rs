@@ -38,7 +38,7 @@ enum What {
 
 use Kind::{Cluster, Sentinel, Standalone};
 const ALL: &[Kind] = &[Standalone, Cluster, Sentinel];
-/// Kinds without a Sentinel, which reacts to a server that doesn't reply, and whose clients pass by relays.
+/// Kinds without a Sentinel, which would act on a silent server. Their clients connect to relays.
 const RELAYED: &[Kind] = &[Standalone, Cluster];
 
 const FAULTS: [Fault; 21] = [

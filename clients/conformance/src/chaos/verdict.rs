@@ -1,4 +1,4 @@
-//! What the clients saw, and which promise it breaks.
+//! The observations of the clients, and the promises that they break.
 
 use std::collections::BTreeMap;
 use std::fmt;

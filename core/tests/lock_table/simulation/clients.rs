@@ -43,7 +43,7 @@ pub enum Style {
     Queue,
 }
 
-/// What a program asks its library for.
+/// A request of a program to its library.
 #[derive(Clone, Debug)]
 pub struct Wish {
     pub slot: usize,
@@ -106,7 +106,7 @@ enum Latest {
     Outage,
 }
 
-/// What a client does to the network.
+/// An action of a client on the network.
 pub enum Out {
     Send(Box<Command>),
     Close(u64),

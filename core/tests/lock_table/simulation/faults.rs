@@ -1,4 +1,4 @@
-//! What goes wrong in a simulation, and which holds it costs.
+//! Faults of a simulation, and the holds that they cost.
 //!
 //! A fault may end what a client holds, and the client learns of it later. Such a hold is judged
 //! until the fault only. All other holds stay judged, so a fault costs no more than it must.

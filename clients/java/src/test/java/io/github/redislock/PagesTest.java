@@ -107,7 +107,7 @@ public class PagesTest extends OneServer {
     return output.toString();
   }
 
-  /** What a cell's calls run with. */
+  /** The objects that a cell's calls use. */
   public record Given(
       Locks locks, RedisLock lock, RedisSemaphore semaphore, RedisReadWriteLock pages, Hold hold,
       Thread leader, List<Object> results) {
