@@ -15,16 +15,11 @@ cd "$(dirname "$0")/.."
 build=${CARGO_TARGET_DIR:-target}
 mkdir -p "$build/planted-module"
 folder=$(cd "$build/planted-module" && pwd)
-copy=$folder/copy
 # Tests of a server's speed and size have bounds of a module that is optimized.
 binaries=${TESTS:-kinds replication sessions waiting security commands contexts server ha}
 
-# module [PATCH]: builds the module of a copy of HEAD with a patch.
-module() {
-  rm -rf "$copy"
-  mkdir "$copy"
-  git archive HEAD | tar -xmf - -C "$copy"
-  [ -z "${1:-}" ] || GIT_CEILING_DIRECTORIES=$folder git -C "$copy" apply "$1" || return
+# built: builds the module of the copy.
+built() {
   CARGO_TARGET_DIR=$folder/target cargo build --quiet --manifest-path "$copy/Cargo.toml" --package redis-lock --lib
 }
 
@@ -35,44 +30,8 @@ tests() {
     cargo nextest run --fail-fast --test-threads 6 $(printf -- '--test %s ' $binaries)
 }
 
-# play NAME [PATCH]: prints the status and the seconds until it was known.
-play() {
-  local log=$folder/$1.log began status=passed
-  began=$SECONDS
-  if ! module "${2:-}" >"$log" 2>&1; then
-    status="no module"
-  else
-    began=$SECONDS
-    tests >>"$log" 2>&1 || status=failed
-  fi
-  printf '%s\t%d\n' "$status" $((SECONDS - began))
-}
-
 # caught_by NAME: prints the first test that failed.
 caught_by() { sed -n 's/^ *\(FAIL\|TIMEOUT\|SIGABRT\|SIGSEGV\) \[[^]]*\] \(([^)]*) \)\?//p' "$folder/$1.log" | head -n 1; }
 
-failed=0
-row() { printf '%-36s %5s s  %s\n' "$1" "$2" "$3"; }
-
-IFS=$'\t' read -r status seconds < <(play without)
-row '(no patch)' "$seconds" "$status"
-if [ "$status" != passed ]; then
-  echo "the tests must pass without a patch: $folder/without.log" >&2
-  exit 1
-fi
-
-[ "$#" != 0 ] || set -- tests/planted/module/*.patch
-for patch in "$@"; do
-  name=$(basename "$patch" .patch)
-  IFS=$'\t' read -r status seconds < <(play "$name" "$PWD/tests/planted/module/$name.patch")
-  caught=
-  case $status in
-    passed) status='NOT CAUGHT' ;;
-    failed) caught=$(caught_by "$name") status=${caught:-"NO TEST FAILED: $folder/$name.log"} ;;
-    *) status="$status: $folder/$name.log" ;;
-  esac
-  [ -n "$caught" ] || failed=1
-  row "$name" "$seconds" "$status"
-done
-rm -rf "$copy"
-exit "$failed"
+. scripts/planted-rows.sh
+play_all tests/planted/module "$@"

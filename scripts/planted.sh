@@ -15,37 +15,18 @@ cd "$(dirname "$0")/.."
 folder=${CARGO_TARGET_DIR:-target}/planted
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
-copy=$folder/copy
 # An eighth of the random cases. The first one that fails is enough.
 export CARGO_TARGET_DIR=$folder/target PROPTEST_CASES=32 PROPTEST_MAX_SHRINK_ITERS=0
 unset SMALL_WORLD_SECONDS
 # The bound of one run in seconds. Some bugs make a test endless.
 limit=600
 
-# fresh_copy: makes a copy of HEAD. Its files are new, so cargo builds them.
-fresh_copy() {
-  rm -rf "$copy"
-  mkdir "$copy"
-  git archive HEAD | tar -xmf - -C "$copy"
-}
+built() { cargo_test --quiet --no-run; }
 
-# play NAME [PATCH]: runs the tests in a copy with a patch. Prints their status and seconds.
-play() {
-  local log=$folder/$1.log began=$SECONDS status=passed
-  fresh_copy
-  if [ -n "${2:-}" ] && ! GIT_CEILING_DIRECTORIES=$folder git -C "$copy" apply "$2" 2>"$log"; then
-    status="doesn't apply"
-  elif ! tests --quiet --no-run >"$log" 2>&1; then
-    status="doesn't compile"
-  else
-    began=$SECONDS
-    tests --no-fail-fast >>"$log" 2>&1 || status=failed
-  fi
-  printf '%s\t%d\n' "$status" $((SECONDS - began))
-}
+tests() { cargo_test --no-fail-fast; }
 
-# tests OPTION...: runs cargo test in the copy.
-tests() (
+# cargo_test OPTION...: runs cargo test in the copy.
+cargo_test() (
   cd "$copy"
   exec timeout --kill-after=10 "$limit" cargo test --package redis-lock-core --lib --tests "$@"
 )
@@ -56,28 +37,5 @@ caught_by() {
     awk 'NR <= 2 { shown = shown (NR > 1 ? ", " : "") $0 } END { if (NR) print NR ": " shown }'
 }
 
-failed=0
-row() { printf '%-42s %5s s  %s\n' "$1" "$2" "$3"; }
-
-IFS=$'\t' read -r status seconds < <(play without)
-row '(no patch)' "$seconds" "$status"
-if [ "$status" != passed ]; then
-  echo "the tests must pass without a patch: $folder/without.log" >&2
-  exit 1
-fi
-
-[ "$#" != 0 ] || set -- tests/planted/*.patch
-for patch in "$@"; do
-  name=$(basename "$patch" .patch)
-  IFS=$'\t' read -r status seconds < <(play "$name" "$PWD/tests/planted/$name.patch")
-  caught=
-  case $status in
-    passed) status='NOT CAUGHT' ;;
-    failed) caught=$(caught_by "$name") status=${caught:-"NO TEST FAILED: $folder/$name.log"} ;;
-    *) status="$status: $folder/$name.log" ;;
-  esac
-  [ -n "$caught" ] || failed=1
-  row "$name" "$seconds" "$status"
-done
-rm -rf "$copy"
-exit "$failed"
+. scripts/planted-rows.sh
+play_all tests/planted "$@"
