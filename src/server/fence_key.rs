@@ -111,11 +111,14 @@ pub fn take_out() {
 /// database. A SWAPDB of the file may have moved it.
 pub fn take_in() {
     let ctx = api::own_context();
-    let databases =
-        (0..).take_while(|db| calls::select_db(&ctx, *db) == raw::REDISMODULE_OK as c_int);
-    for db in databases {
+    for db in databases(&ctx) {
         take_in_selected(&ctx, db);
     }
+}
+
+/// Selects one database after the other and yields its number.
+fn databases(ctx: &Context) -> impl Iterator<Item = i32> + '_ {
+    (0..).take_while(|db| calls::select_db(ctx, *db) == raw::REDISMODULE_OK as c_int)
 }
 
 fn take_in_selected(ctx: &Context, db: i32) {
@@ -136,14 +139,21 @@ fn take_in_selected(ctx: &Context, db: i32) {
 
 /// Reads the key of a name, and deletes it if it has a fence.
 fn take(ctx: &Context, name: &RedisString) -> Content {
-    // SAFETY: the key is closed before another one is opened, and `raise` asks the server for
-    // nothing about keys.
+    let content = clear(ctx, name);
+    if let Content::Fence(fence) = content {
+        raise(ctx, fence);
+    }
+    content
+}
+
+/// Deletes the key of a name if it has a fence. Returns what it had.
+fn clear(ctx: &Context, name: &RedisString) -> Content {
+    // SAFETY: the key is closed before the server is asked for anything about other keys.
     let Some(key) = (unsafe { key::open(ctx, Str::from(name), WRITE) }) else {
         return Content::Empty;
     };
     let content = content_of(&key);
-    if let Content::Fence(fence) = content {
-        raise(ctx, fence);
+    if matches!(content, Content::Fence(_)) {
         calls::delete_key(&key);
     }
     content
@@ -170,30 +180,22 @@ fn log_foreign(ctx: &Context, name: &RedisString) {
 }
 
 /// Replicates a deletion of the key, because a replica that has just loaded a file may have it. The
-/// append-only file keeps the key for its next load. A client's own value stays on the replicas.
+/// append-only file keeps the key for its next load.
+///
+/// A value of the module's own form that a client has stored goes too, in any database, because the
+/// replica has deleted it. A client's own value stays.
 pub fn delete_on_replicas(ctx: &Context) {
-    let Some((name, _)) = own_key() else {
-        return;
-    };
-    api::select_db(ctx, 0);
-    if clear(ctx, &name) {
-        propagation::replicate_to_replicas(ctx, c"DEL", &[Str::from(&name)]);
-    }
-}
-
-/// Deletes a value of the module's own form, which a client has stored in memory: a replica that loads
-/// it deletes it too. Returns false if the key has a client's own value, which stays.
-fn clear(ctx: &Context, name: &RedisString) -> bool {
-    // SAFETY: the key is closed before the server is asked for anything about other keys.
-    let Some(key) = (unsafe { key::open(ctx, Str::from(name), WRITE) }) else {
-        return true;
-    };
-    match content_of(&key) {
-        Content::Foreign => false,
-        Content::Empty => true,
-        Content::Fence(_) => {
-            calls::delete_key(&key);
-            true
+    let own = own_key().map(|(name, _)| name);
+    for db in databases(ctx) {
+        for name in names() {
+            let may_be_loaded = match clear(ctx, &name) {
+                Content::Foreign => false,
+                Content::Fence(_) => true,
+                Content::Empty => db == 0 && own.as_ref() == Some(&name),
+            };
+            if may_be_loaded {
+                propagation::replicate_to_replicas(ctx, c"DEL", &[Str::from(&name)]);
+            }
         }
     }
 }
@@ -206,7 +208,7 @@ pub fn replicate_counter(ctx: &Context) {
         return;
     };
     api::select_db(ctx, 0);
-    if !clear(ctx, &name) {
+    if clear(ctx, &name) == Content::Foreign {
         return;
     }
     let grant = ended_grant(fence);

@@ -3,7 +3,7 @@
 //!
 //! tests/replication/clocks.rs has what the key is for: a clock that is set back.
 
-use support::{unix_time_us, until, Expect, Server, LONG};
+use support::{unix_time_us, until, Client, Expect, Server, LONG};
 
 const NAME: &str = "redis-lock:last-fence:";
 
@@ -65,6 +65,14 @@ fn value(server: &Server) -> (Vec<u8>, i64) {
 #[track_caller]
 fn exists(server: &Server) -> bool {
     server.call(&["EXISTS", NAME]).int() == 1
+}
+
+/// Connects a client that has selected the database.
+#[track_caller]
+fn client_on(server: &Server, db: i32) -> Client {
+    let mut client = server.client();
+    client.call(format!("SELECT {db}")).okay();
+    client
 }
 
 #[track_caller]
@@ -218,24 +226,37 @@ fn a_forged_fence_in_the_modules_form_counts_as_a_day_ahead_at_most() {
 }
 
 /// A client's key of the module's form can't be told from the module's own.
-/// A value of the module's own form that a client stores in memory goes once a replica has loaded it.
-/// So both have the same keys.
+/// Values of the module's own form that a client stores in memory go once a replica has loaded them,
+/// in each database and wherever a SWAPDB moves them meanwhile. So both have the same keys.
 #[test]
 fn a_forged_fence_in_memory_goes_with_that_of_a_new_replica() {
-    let primary = server_with(&["repl-diskless-sync-delay 0"]);
-    primary.call("LOCK.ACQUIRE k a").grant();
-    let forged = hours_ahead(1);
-    let command = format!("SET {NAME} {forged} PXAT {}", expiry_ms(forged));
-    primary.call(command).okay();
-    let replica = server_with(&[]);
-    replica.replica_of(&primary);
-    until("neither has the key", || {
-        [&primary, &replica]
-            .iter()
-            .all(|it| it.call(&["EXISTS", NAME]).int() == 0)
-    });
-    replica.until_in_step(&primary);
-    support::assert_same_data(&primary, &[&replica]);
+    for is_a_lock_taken in [true, false] {
+        let primary = server_with(&["repl-diskless-sync-delay 0"]);
+        if is_a_lock_taken {
+            primary.call("LOCK.ACQUIRE k a").grant();
+        }
+        let forged = hours_ahead(1);
+        for db in [0, 3] {
+            let mut client = client_on(&primary, db);
+            let command = format!("SET {NAME} {forged} PXAT {}", expiry_ms(forged));
+            client.call(command).okay();
+        }
+        let replica = server_with(&[]);
+        replica.replica_of(&primary);
+        replica.until_in_step(&primary);
+        let none_has_the_key = || {
+            [&primary, &replica].iter().all(|server| {
+                let mut clients = [0, 3, 5].map(|db| client_on(server, db));
+                clients
+                    .iter_mut()
+                    .all(|client| client.call(&["EXISTS", NAME]).int() == 0)
+            })
+        };
+        primary.call("SWAPDB 3 5").okay();
+        until("none has the key", none_has_the_key);
+        replica.until_in_step(&primary);
+        support::assert_same_data(&primary, &[&replica]);
+    }
 }
 
 #[test]
