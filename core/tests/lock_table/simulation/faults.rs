@@ -4,6 +4,7 @@
 //! until the fault only. All other holds stay judged, so a fault costs no more than it must.
 
 use redis_lock_core::values::fence::PROMOTION_JUMP;
+use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::name::Name;
 
@@ -243,6 +244,7 @@ impl Run {
                 let world = &mut self.server(at_key).world;
                 if world.store.keys.contains_key(&world::name(key)) {
                     world.rename_unseen(key, to);
+                    self.begin_era_at(at_key, slot, to);
                 }
             }
             Fault::Expire => {
@@ -258,9 +260,24 @@ impl Run {
             }
             Fault::RestoreKey(key, lock) => {
                 let slot = SLOTS.iter().position(|keys| keys.contains(&key));
-                let owner = self.owners[slot.expect("a key of a slot")];
+                let slot = slot.expect("a key of a slot");
+                let owner = self.owners[slot];
                 self.server(owner).world.restore_unseen(key, &lock);
+                self.begin_era_at(owner, slot, key);
             }
+        }
+    }
+
+    /// Begins a new era if a lock that came to a key has a grant that no client knows: its client may
+    /// learn of it after the key was granted again.
+    fn begin_era_at(&mut self, number: usize, slot: usize, key: &str) {
+        let lock = self.servers[number].world.lock(key);
+        let is_known = |own: &Holder| {
+            let mut clients = self.clients.iter();
+            clients.any(|it| it.fence == own.fence && world::token(&it.token) == own.token)
+        };
+        if !lock.holders().iter().all(is_known) {
+            self.eras[slot] += 1;
         }
     }
 
