@@ -143,8 +143,8 @@ small-world: ## search every interleaving of a small world and of two clients, 5
 	SMALL_WORLD_SECONDS=$(SMALL_WORLD_SECONDS) cargo test --profile checked --package redis-lock-core --test lock_table -- \
 	  --nocapture --test-threads=1 keeps_the_promises keeps_its_promises
 
-sim: ## simulate servers, replicas, clients and faults in made-up time, SEEDS=n runs; SEED=n shows one
-	$(if $(SEED),SIM_SEED=$(SEED),SIM_SEEDS=$(SEEDS)) cargo test --profile tool --package redis-lock-core --test lock_table -- \
+sim: ## simulate servers, replicas, clients and faults in made-up time, SEEDS=n runs, from SEED=n on
+	SIM_SEED=$(or $(SEED),1) SIM_SEEDS=$(SEEDS) cargo test --profile tool --package redis-lock-core --test lock_table -- \
 	  --nocapture every_seed_keeps_the_promises
 
 planted: ## plant each bug of tests/planted, or of PATCHES, and show which of the core's tests catch it
@@ -174,6 +174,19 @@ memcheck: run-deps build ## run a debug build under valgrind while its clients a
 	@$(FOUND); cargo build; \
 	REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/debug/libredis_lock.so" \
 	  cargo run --quiet --profile tool -p redis-lock-load --bin memcheck -- $(MEMCHECK_OPTIONS) "$$REDIS_SERVER"
+
+# Hours of load in `make endurance`.
+HOURS ?= 8
+.PHONY: endurance
+endurance: run-deps build ## put a server under mixed load for HOURS, and draw its memory, descriptors and latency
+	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-load --bin endurance -- \
+	  --module "$(MODULE)" --results "$(BENCH_RESULTS)" --hours $(HOURS) "$$REDIS_SERVER"
+
+# A directory with the source of the server that `make asan` builds; Debian's source of Redis by default.
+SOURCE ?=
+.PHONY: asan
+asan: test-deps ## run the server tests, and random commands for SECONDS, with AddressSanitizer in server and module
+	@ONLY='$(ONLY)' SECONDS=$(SECONDS) sh scripts/asan.sh $(SOURCE)
 
 bench: run-deps build ## measure what locks cost, on SERVERS="/path/to/redis-server ..." (26 minutes a server)
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-bench --bin bench -- --results "$(BENCH_RESULTS)" \

@@ -4,6 +4,7 @@ mod connection;
 mod crowd;
 mod pinger;
 mod server;
+pub mod workload;
 
 use std::process::ExitCode;
 use std::thread;

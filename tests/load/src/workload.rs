@@ -4,9 +4,9 @@
 use std::net::Shutdown;
 use std::thread;
 
+use crate::{packed, until, Connection, Server, PATIENCE};
 use anyhow::{bail, ensure, Result};
 use redis::Value;
-use redis_lock_load::{packed, until, Connection, Server, PATIENCE};
 
 /// The name of an act, and its function.
 pub type Act = (&'static str, fn(&Server) -> Result<()>);
@@ -316,7 +316,7 @@ fn held_back(server: &Server) -> Result<()> {
     scene.holder.until_blocked(0)?;
     scene.waiting = 0;
     let mut acknowledged = scene.waiter(&acquire("f"))?;
-    replica.send("REPLCONF ACK 999999999")?;
+    replica.send("REPLCONF ACK 999999999999999")?;
     acknowledged.granted()?;
     replica.stream().shutdown(Shutdown::Both)?;
     scene.until_replicas("0")

@@ -1,7 +1,6 @@
 //! A server under valgrind while its clients are killed in every way.
 
 mod findings;
-mod workload;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Parser;
+use redis_lock_load::workload::{self, Act, ACTS};
 use redis_lock_load::{exit_code, Plan, Server};
 
 use crate::findings::Finding;
-use crate::workload::{Act, ACTS};
 
 /// Time that the server may take to start, and to end, under valgrind. At the end valgrind looks
 /// for leaks.
