@@ -4,22 +4,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Result};
 
-use crate::table::Ability::{self, Background, Interruption, Reentrant};
+use crate::table::Ability::{self, Background, Interruption, Reentrant, Runtimes};
 use crate::table::Behaviour;
 
 /// The clients, the folder of their driver under clients/, and the abilities that they lack.
 const CLIENTS: &[(&str, &str, &[Ability])] = &[
-    ("python-sync", "python", &[]),
-    ("python-asyncio", "python", &[Reentrant]),
+    ("python-sync", "python", &[Runtimes]),
+    ("python-asyncio", "python", &[Reentrant, Runtimes]),
     ("ioredis", "node", &[Reentrant]),
     ("node-redis", "node", &[Reentrant]),
-    ("rust-sync", "rust", &[Reentrant]),
-    ("rust-tokio", "rust", &[Reentrant]),
-    ("go", "go", &[Reentrant]),
-    ("jedis", "java", &[Reentrant]),
-    ("lettuce", "java", &[Reentrant]),
-    ("php", "php", &[Reentrant, Background, Interruption]),
-    ("predis", "php", &[Reentrant, Background, Interruption]),
+    ("rust-sync", "rust", &[Reentrant, Runtimes]),
+    ("rust-tokio", "rust", &[Reentrant, Runtimes]),
+    ("go", "go", &[Reentrant, Runtimes]),
+    ("jedis", "java", &[Reentrant, Runtimes]),
+    ("lettuce", "java", &[Reentrant, Runtimes]),
+    ("php", "php", &[Reentrant, Runtimes, Background, Interruption]),
+    ("predis", "php", &[Reentrant, Runtimes, Background, Interruption]),
 ];
 
 /// Returns true if a client lacks an ability.

@@ -220,9 +220,15 @@ fn longest_first(folders: &[PathBuf]) -> Vec<&PathBuf> {
     folders
 }
 
+/// Runs the programs that install and build what a client's driver needs.
 fn set_up(folder: &Path) -> Result<()> {
-    let program = folder.join("setup");
-    let status = Command::new(&program).status();
+    let programs = ["setup", "runtimes/setup"].map(|name| folder.join(name));
+    let mut there = programs.iter().filter(|program| program.exists());
+    there.try_for_each(|program| run_to_its_end(program))
+}
+
+fn run_to_its_end(program: &Path) -> Result<()> {
+    let status = Command::new(program).status();
     let status = status.with_context(|| format!("{} can't be run", program.display()))?;
     ensure!(
         status.success(),

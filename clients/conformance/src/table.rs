@@ -21,6 +21,8 @@ pub enum Ability {
     Interruption,
     /// Holds of a thread that are counted in the process.
     Reentrant,
+    /// Running by Bun and Deno.
+    Runtimes,
 }
 
 /// A behaviour of every client with these abilities.
