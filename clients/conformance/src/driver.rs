@@ -1,7 +1,7 @@
 //! A driver's process, and the lines written to it and read from it.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -402,6 +402,12 @@ impl Driver {
     /// Returns how often the loss of a lock was reported.
     pub fn losses(&self, name: &str) -> usize {
         self.events_of_lock("lost", name)
+    }
+
+    /// Returns the number of the driver's threads.
+    pub fn threads(&self) -> usize {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        threads.expect("a process").count()
     }
 
     /// Sends a signal to the driver's process group.

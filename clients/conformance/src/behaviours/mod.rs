@@ -4,11 +4,13 @@ mod failures;
 mod granting;
 mod holding;
 mod kinds;
+mod leftovers;
 mod margin;
 mod observing;
 mod options;
 mod owning;
 mod rights;
+mod runtimes;
 mod slow;
 mod storm;
 mod waiting;
@@ -67,6 +69,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     options::a_block_releases_and_has_its_fence,
     observing::waits_and_grants_are_observed,
     observing::ends_of_waits_are_observed,
+    leftovers::many_calls_leave_nothing,
     failures::killed_connections_dont_lose_a_wait,
     failures::a_server_that_restarts_is_waited_at_again,
     failures::a_process_stopped_while_it_waits_doesnt_take_an_old_grant,
@@ -106,6 +109,12 @@ const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Backg
     failures::a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant,
     storm::five_hundred_of_one_process_wait_shortly,
     storm::a_thousand_of_one_process_wait_shortly,
+    storm::a_thousand_of_one_process_report_one_outage,
+];
+
+const BY_RUNTIMES: &[Behaviour] = rows![Standalone, [Ability::Runtimes];
+    runtimes::bun_runs_the_library,
+    runtimes::deno_runs_the_library,
 ];
 
 const CLUSTER: &[Behaviour] = rows![Cluster, [];
@@ -125,6 +134,7 @@ pub fn rows() -> impl Iterator<Item = &'static Behaviour> {
         OF_THREADS,
         STANDALONE,
         STANDALONE_IN_BACKGROUND,
+        BY_RUNTIMES,
         CLUSTER,
         CLUSTER_IN_BACKGROUND,
     ];

@@ -1,10 +1,12 @@
 //! Many waiters of one process, most of which give up.
 
+use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::servers::{within, SOON};
+use crate::driver::Asked;
+use crate::servers::{until, within, SOON};
 use crate::world::World;
 
 const KEY: &str = "{t}k";
@@ -27,6 +29,46 @@ pub fn five_hundred_of_one_process_wait_shortly(world: &mut World) {
 
 pub fn a_thousand_of_one_process_wait_shortly(world: &mut World) {
     storm(world, 1000);
+}
+
+/// The waiters of one process, and the most connections that all of them have.
+const WAITERS: usize = 1000;
+const OF_WAITERS: usize = 12;
+
+/// The time in which an outage that was reported might be reported again.
+const A_WHILE: Duration = Duration::from_secs(3);
+
+/// Checks that so many waiters share some connections, report one outage, and leave nothing.
+pub fn a_thousand_of_one_process_report_one_outage(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY]}));
+    driver.acquire("a");
+    assert!(driver.release("a"));
+    world.other_holds(KEY);
+    let waits: Vec<Asked> = (0..WAITERS)
+        .map(|_| driver.begin_acquire("a", None))
+        .collect();
+    // The process lets a few of its waiters ask.
+    until("they wait", || world.waiters(KEY) >= 4);
+    let connections = world.servers.connections();
+    assert!(connections <= OF_WAITERS, "{connections} connections");
+    world.servers.stop();
+    let reported = driver.event_within("unavailable", 2 * SOON);
+    assert!(reported.is_some(), "no outage is reported");
+    thread::sleep(A_WHILE);
+    let cancelled: Vec<Asked> = waits.iter().map(|it| driver.begin_cancel(it)).collect();
+    for asked in &cancelled {
+        driver.answer(asked);
+    }
+    for asked in &waits {
+        assert_eq!(driver.answer(asked).error(), Some("cancelled"));
+    }
+    assert_eq!(driver.events("unavailable"), 1);
+    world.servers.go_on();
+    world.until_served();
+    world.until_nobody_waits(KEY);
+    world.other_releases(KEY);
+    world.until_free(KEY);
 }
 
 /// Has so many tasks acquire, hold and release one lock, with limits that are shorter than the queue.
