@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -335,6 +336,8 @@ func TestTheCallsOfTheMigrationPagesRun(t *testing.T) {
 			did(err)
 			var grant *redislock.Grant`, serve(t).Address),
 		"grant, err = lock.Acquire(ctx)",
-		append(testserver.Calls(t, pages+"redlock-redsync.md", "| redsync | Go |", 1),
-			testserver.Calls(t, pages+"set-nx.md", "| now | Python |", 4)...))
+		slices.Concat(
+			testserver.Calls(t, pages+"redlock-redsync.md", "| redsync | Go |", 1),
+			testserver.Calls(t, pages+"set-nx.md", "| now | Python |", 4),
+			testserver.Calls(t, pages+"zookeeper-etcd-consul.md", "| etcd's mutex | Go |", 1)))
 }

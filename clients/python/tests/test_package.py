@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from redislock import Locks
+
 HERE = Path(__file__).parent.parent
 ROOT = HERE.parent.parent
 DOCUMENTS = (
@@ -76,6 +78,39 @@ def test_the_lines_for_sentinel_tls_and_a_cluster_get_a_lock(server, start):
         line = line.replace(place, str(real)).replace("ca.crt", certificate)
         use = "with locks.lock('k') as lock: print(lock.owned())"
         assert python("-c", "\n".join([*others, line, use])) == "True\n", text
+
+
+def calls(page):
+    """Return the calls in the columns headed Python of a page."""
+    found, column = [], None
+    for line in (ROOT / "docs/migrate" / page).read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if "Python" in cells:
+            column = cells.index("Python")
+        elif column is None or not line.startswith("|"):
+            column = None
+        else:
+            found += re.findall(r"`((?:grant = |with )?(?:locks?|grant)\b.*?)`", cells[column])
+    return found
+
+
+@pytest.mark.parametrize("page, count", [("redis-py.md", 11), ("set-nx.md", 5)])
+def test_each_call_of_a_migration_page_runs(server, page, count):
+    locks = Locks(server.redis)
+    names = {"locks": locks, "lock": locks.lock("orders:42")}
+    found = calls(page)
+    assert len(found) == count
+    for call in found:
+        # What acquires finds the lock free, and every other call finds it held by the grant.
+        locks.release_all()
+        acquires = "acquire" in call or call.startswith("with")
+        names["grant"] = None if acquires else names["lock"].acquire()
+        if acquires:
+            exec(call + (" pass" if call.startswith("with") else ""), names)
+            assert names["grant"].fence > 0, call
+        else:
+            assert eval(call, names), call
+    locks.release_all()
 
 
 @pytest.mark.parametrize("code", snippets("docs/guides/no-client.md"))

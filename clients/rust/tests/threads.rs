@@ -431,6 +431,40 @@ fn a_function_of_the_program_can_connect() -> Result<()> {
     Ok(())
 }
 
+/// Returns the calls in Rust's column of the page.
+fn calls_of_the_page() -> Vec<String> {
+    let page = include_str!("../../../docs/migrate/set-nx.md").lines();
+    let table = page.skip_while(|line| !line.contains("| Rust |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    let calls = rows.filter_map(|row| row.split('|').nth(4));
+    calls.map(|it| it.replace([' ', '`'], "")).collect()
+}
+
+#[test]
+fn the_calls_of_the_migration_page_run() -> Result<()> {
+    let (_server, _locks, lock) = stage(Options::new());
+    let (d, mut ran) = (LONG, Vec::new());
+    macro_rules! run {
+        ($call:expr) => {{
+            ran.push(stringify!($call).replace(' ', ""));
+            $call
+        }};
+    }
+    let mut grant;
+    run!(grant = lock.try_acquire()?);
+    assert!(grant.expect("the lock").release()?);
+    run!(grant = lock.acquire(d)?);
+    let grant = grant.expect("the lock");
+    assert!(run!(grant.extend(d)?));
+    assert!(run!(grant.owned()?));
+    assert!(run!(grant.release()?));
+    let mut calls = calls_of_the_page();
+    calls.sort();
+    ran.sort();
+    assert_eq!(ran, calls);
+    Ok(())
+}
+
 #[test]
 fn keys_are_text_or_bytes() {
     let bytes: &[u8] = b"\xff";

@@ -121,7 +121,7 @@ public class PagesTest extends OneServer {
   @Test
   void everyCallOfTheTablesRuns() throws Exception {
     List<List<String>> cells = new ArrayList<>();
-    for (String page : List.of("redisson.md", "zookeeper-etcd-consul.md")) {
+    for (String page : List.of("redisson.md", "set-nx.md", "zookeeper-etcd-consul.md")) {
       cells.addAll(cellsOf(Files.readString(MIGRATION.resolve(page))));
     }
     assertTrue(cells.size() > 50, cells.size() + " cells");
@@ -162,6 +162,7 @@ public class PagesTest extends OneServer {
           RedisSemaphore semaphore = given.semaphore();
           RedisReadWriteLock pages = given.pages();
           Thread leader = given.leader();
+          Duration d = Duration.ofMinutes(1);
           %s
         }
         """.formatted(number, body);
@@ -193,12 +194,13 @@ public class PagesTest extends OneServer {
   /** Returns the calls of each cell in the columns headed Java. */
   private static List<List<String>> cellsOf(String page) {
     List<List<String>> cells = new ArrayList<>();
-    boolean isJava = false;
+    int java = -1;
     for (String line : page.lines().toList()) {
-      if (!line.startsWith("| ") && !line.startsWith("|-")) isJava = false;
-      if (line.endsWith("| Java |")) isJava = true;
-      if (!isJava || !line.startsWith("| ")) continue;
-      List<String> calls = Pages.matches(line.split(" \\| ")[1], "`([^`]+)`").stream()
+      List<String> row = List.of(line.split("\\s*\\|\\s*"));
+      if (!line.startsWith("|")) java = -1;
+      if (row.contains("Java")) java = row.indexOf("Java");
+      if (java < 0 || java >= row.size()) continue;
+      List<String> calls = Pages.matches(row.get(java), "`([^`]+)`").stream()
           .filter(CALL.asMatchPredicate()).toList();
       if (!calls.isEmpty()) cells.add(calls);
     }
