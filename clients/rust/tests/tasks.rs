@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use futures_util::future::join_all;
 use futures_util::FutureExt;
 use redis::Value;
 use redis_lock_client::aio::{Grant, Lock, Locks};
@@ -150,6 +151,33 @@ fn a_call_outside_of_a_runtime_is_refused() -> Result<()> {
         panic!("{tried:?}");
     };
     assert_eq!(argument, "runtime");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_caller_computes() -> Result<()> {
+    let (server, locks, _) = stage().await?;
+    let (result, tried) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let read = async || match result.load(Ordering::SeqCst) {
+        0 => Ok::<_, Error>(None),
+        computed => Ok(Some(computed)),
+    };
+    let compute = async || {
+        // The first one fails, so another one computes.
+        if tried.fetch_add(1, Ordering::SeqCst) == 0 {
+            while server.waiters("k") == 0 {
+                sleep(Duration::from_millis(5)).await;
+            }
+            return Err(Error::Cancelled);
+        }
+        result.store(7, Ordering::SeqCst);
+        Ok(7)
+    };
+    let once = |_| locks.once("k", Options::new(), &read, &compute);
+    let results = timeout(Duration::from_secs(20), join_all((0..10).map(once))).await?;
+    let sevens = results.iter().filter(|it| matches!(it, Ok(7))).count();
+    assert_eq!((sevens, tried.into_inner()), (9, 2), "{results:?}");
+    assert!(server.is_free("k"));
     Ok(())
 }
 
