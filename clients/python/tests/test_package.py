@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import in_thread
 
 from redislock import Locks
 
@@ -19,6 +20,7 @@ DOCUMENTS = (
     "docs/clients.md",
     "docs/guides/no-client.md",
     "docs/guides/single-flight.md",
+    "docs/guides/waiting.md",
     "docs/migrate/redis-py.md",
     "clients/python/README.md",
 )
@@ -78,6 +80,20 @@ def test_the_lines_for_sentinel_tls_and_a_cluster_get_a_lock(server, start):
         line = line.replace(place, str(real)).replace("ca.crt", certificate)
         use = "with locks.lock('k') as lock: print(lock.owned())"
         assert python("-c", "\n".join([*others, line, use])) == "True\n", text
+
+
+def test_only_as_many_wait_as_the_guide_admits(server):
+    (code,) = snippets("docs/guides/waiting.md")
+    names = {}
+    exec(code.replace("redis.Redis()", f"redis.Redis(port={server.port})"), names)
+    work = names["work"]
+    server.other_holds("orders:42")
+    admitted = [in_thread(work) for _ in range(3)]
+    server.until_waiting("orders:42", 3)
+    assert in_thread(work)() == "two wait already"
+    server.other_releases("orders:42")
+    assert all("fence" in result() for result in admitted)
+    assert "fence" in work()
 
 
 def calls(page):
