@@ -7,6 +7,9 @@ use anyhow::{ensure, Result};
 use crate::table::Ability::{self, Background, Interruption, Reentrant, Runtimes};
 use crate::table::Behaviour;
 
+/// The abilities that the clients of PHP lack.
+const PHP_LACKS: &[Ability] = &[Reentrant, Runtimes, Background, Interruption];
+
 /// The clients, the folder of their driver under clients/, and the abilities that they lack.
 const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("python-sync", "python", &[Runtimes]),
@@ -18,8 +21,8 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("go", "go", &[Reentrant, Runtimes]),
     ("jedis", "java", &[Reentrant, Runtimes]),
     ("lettuce", "java", &[Reentrant, Runtimes]),
-    ("php", "php", &[Reentrant, Runtimes, Background, Interruption]),
-    ("predis", "php", &[Reentrant, Runtimes, Background, Interruption]),
+    ("php", "php", PHP_LACKS),
+    ("predis", "php", PHP_LACKS),
 ];
 
 /// Returns true if a client lacks an ability.
