@@ -12,7 +12,7 @@ const KEY: &str = "{t}k";
 
 /// The number of rounds of calls, and the most connections or threads by which a client may grow in
 /// all of them. One that is left in each round is found.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 10;
 const MORE: usize = ROUNDS / 2;
 
 /// Plays calls of each kind again and again. The first round opens what a client keeps open.

@@ -36,7 +36,7 @@ const WAITERS: usize = 1000;
 const OF_WAITERS: usize = 12;
 
 /// The time in which an outage that was reported might be reported again.
-const A_WHILE: Duration = Duration::from_secs(3);
+const A_WHILE: Duration = Duration::from_millis(1500);
 
 /// Checks that so many waiters share some connections, report one outage, and leave nothing.
 pub fn a_thousand_of_one_process_report_one_outage(world: &mut World) {
