@@ -1,20 +1,17 @@
 //! Wall clocks set back and forward under a running server, and servers whose clocks differ.
 //!
-//! tests/clocks/moved.c gives a server its own wall clock, which the test moves. A timeout like
+//! tests/replication/moved.c gives a server its own wall clock, which the test moves. A timeout like
 //! BLOCK doesn't depend on the wall clock. A lease is a deadline on it.
 #![cfg(target_os = "linux")]
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use support::compiled::shared_object;
 use support::payload::{body, Frame, StoredHolder};
 use support::{
     assert_same_data, eventually, unix_time_ms, unix_time_us, until, Builder, Client, Expect,
     Reply, Server, LONG, PATIENCE,
 };
-use tempfile::TempDir;
 
 const SECOND_MS: i64 = 1_000;
 const HOUR_MS: i64 = 3_600 * SECOND_MS;
@@ -30,55 +27,20 @@ const IN_TIME: Duration = Duration::from_secs(5);
 const GRAIN: Duration = Duration::from_millis(1);
 
 /// The wall clock of every server started with this clock's `builder`.
-struct Clock {
-    dir: TempDir,
-    offset: File,
+struct Clock(redis_lock_rig::Clock);
+
+impl Deref for Clock {
+    type Target = redis_lock_rig::Clock;
+
+    fn deref(&self) -> &redis_lock_rig::Clock {
+        &self.0
+    }
 }
 
 impl Clock {
-    /// Returns a clock equal to the system's clock.
     #[track_caller]
     fn new() -> Clock {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        shared_object("replication/moved.c", dir.path());
-        let offset = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(dir.path().join("offset"));
-        let offset = offset.expect("a file");
-        // The size that moved.c maps: three 64-bit numbers.
-        offset.set_len(24).expect("a file of 24 bytes");
-        let clock = Clock { dir, offset };
-        clock.set_ms(0);
-        clock
-    }
-
-    /// Sets the clock `ahead_ms` ahead of the system's clock, or behind it if negative.
-    #[track_caller]
-    fn set_ms(&self, ahead_ms: i64) {
-        self.offset
-            .write_all_at(&ahead_ms.to_ne_bytes(), 0)
-            .expect("eight bytes");
-    }
-
-    /// Sets the clock `ahead_ms` ahead from the server's `looks`-th read of it on.
-    #[track_caller]
-    fn set_after(&self, looks: i64, ahead_ms: i64) {
-        for (at, number) in [(16, ahead_ms), (8, looks)] {
-            let written = self.offset.write_all_at(&number.to_ne_bytes(), at);
-            written.expect("eight bytes");
-        }
-    }
-
-    /// Returns the clock's offset from the system's clock, in ms.
-    #[track_caller]
-    fn ahead_ms(&self) -> i64 {
-        let mut bytes = [0; 8];
-        let read = self.offset.read_exact_at(&mut bytes, 0);
-        read.expect("eight bytes");
-        i64::from_ne_bytes(bytes)
+        Clock(redis_lock_rig::Clock::new())
     }
 
     /// Like `set_ms`, but returns once the server has seen the move. Valkey 9 reads the wall clock
@@ -93,13 +55,12 @@ impl Clock {
     }
 
     fn builder(&self) -> Builder {
-        let path = |name: &str| {
-            let path = self.dir.path().join(name);
-            path.to_str().expect("a path in UTF-8").to_owned()
-        };
-        Server::builder()
-            .environment("LD_PRELOAD", &path("moved.so"))
-            .environment("LOCK_TEST_CLOCK", &path("offset"))
+        let environment = self.environment();
+        environment
+            .iter()
+            .fold(Server::builder(), |builder, (name, value)| {
+                builder.environment(name, value)
+            })
     }
 
     #[track_caller]

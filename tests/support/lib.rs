@@ -5,7 +5,6 @@
 //! has passed.
 
 mod client;
-pub mod compiled;
 pub mod crowd;
 pub mod files;
 pub mod headings;
@@ -24,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use client::{packed, Client, Command, PATIENCE, STALLS};
 pub use lock_info::{Fields, LockInfo};
 pub use redis_lock_promises::history;
-pub use redis_lock_rig::free_port;
+pub use redis_lock_rig::{compiled, free_port};
 pub use replication::{assert_same_data, words, ReplicationStream};
 pub use reply::{Expect, Grant, Reply};
 pub use server::{module_path, server_binary, Builder, Flavour, Server};

@@ -25,6 +25,19 @@ const CLIENTS: &[(&str, &str, &[Ability])] = &[
     ("predis", "php", PHP_LACKS),
 ];
 
+/// The clients of several independent masters, of the Go library.
+const OF_MASTERS: &[&str] = &["redsync", "redsync-fast"];
+
+/// Returns the clients that chaos plays on several independent masters.
+pub fn of_masters() -> Vec<Client> {
+    let client = |name: &&'static str| Client {
+        name,
+        folder: clients_folder().join("go"),
+        lacks: &[],
+    };
+    OF_MASTERS.iter().map(client).collect()
+}
+
 /// Returns true if a client lacks an ability.
 pub fn lacks(client: &str, ability: Ability) -> bool {
     let of_client = CLIENTS.iter().filter(|(name, ..)| *name == client);

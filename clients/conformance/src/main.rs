@@ -32,8 +32,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use redis_lock_rig::name_of;
 use rustix::process::{kill_process_group, Pid, Signal};
 
-use clients::{chosen, Client};
-use servers::{within, Kind, Setting};
+use clients::{chosen, of_masters, Client};
+use servers::{within, Clocks, Kind, Setting};
 use table::{Behaviour, Where};
 use world::World;
 
@@ -119,7 +119,6 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> Result<ExitCode> {
     let clients = chosen(&options.clients, &options.libraries)?;
-    clients.iter().for_each(tell_what_is_left_out);
     let folders = folders_of(&clients);
     let module = options.module.as_path();
     if !options.no_setup && !options.run.list {
@@ -128,6 +127,7 @@ fn run(options: Options) -> Result<ExitCode> {
     if let Some(minutes) = options.chaos {
         return play_chaos(&options, &clients, Duration::from_secs_f64(minutes * 60.0));
     }
+    clients.iter().for_each(tell_what_is_left_out);
     let (mut rows, mut jvm_rows) = (Vec::new(), Vec::new());
     let (mut tests, mut speed_tests) = (Vec::new(), Vec::new());
     for server in &options.servers {
@@ -179,8 +179,12 @@ fn play_chaos(options: &Options, clients: &[Client], time: Duration) -> Result<E
     let seed = options.seed.unwrap_or(now.as_secs());
     let mut is_kept = true;
     for server in &options.servers {
-        for setting in settings(server, &options.module, &options.kinds)? {
-            is_kept &= chaos::play(clients, &setting, time, seed)?;
+        for mut setting in settings(server, &options.module, &options.kinds)? {
+            setting.clocks = Clocks::Movable;
+            is_kept &= match setting.kind {
+                Kind::Masters => chaos::play(&of_masters(), &setting, time, seed)?,
+                _ => chaos::play(clients, &setting, time, seed)?,
+            };
         }
     }
     ensure!(is_kept, "a promise was broken");
@@ -245,6 +249,7 @@ fn settings(server: &Path, module: &Path, kinds: &[Kind]) -> Result<Vec<Setting>
         module: module.to_owned(),
         server_name: name.clone(),
         kind: *kind,
+        clocks: Clocks::System,
     };
     let kinds = Kind::value_variants()
         .iter()
@@ -254,7 +259,7 @@ fn settings(server: &Path, module: &Path, kinds: &[Kind]) -> Result<Vec<Setting>
 
 fn trials_of(client: &Client, setting: &Setting) -> Vec<Trial> {
     let applies = |behaviour: &&'static Behaviour| match behaviour.place {
-        Where::Anywhere => setting.kind != Kind::Sentinel,
+        Where::Anywhere => matches!(setting.kind, Kind::Standalone | Kind::Cluster),
         Where::Standalone => setting.kind == Kind::Standalone,
         Where::Cluster => setting.kind == Kind::Cluster,
         Where::Sentinel => setting.kind == Kind::Sentinel,

@@ -27,6 +27,10 @@ enum Mood {
     Passes,
     /// Takes connections and bytes, and passes nothing on, like a machine that vanished.
     Swallows,
+    /// Passes on what goes to the server, and nothing that comes from it.
+    LosesReplies,
+    /// Passes on what comes from the server, and nothing that goes to it.
+    LosesCommands,
     /// Keeps what goes to the server, and the connections.
     HoldsBack,
     /// Leaves new connections unanswered before their handshake is over.
@@ -38,7 +42,15 @@ enum Mood {
 }
 
 impl Mood {
-    fn loses(self) -> bool {
+    fn loses_commands(self) -> bool {
+        self.loses_all() || self == Mood::LosesCommands
+    }
+
+    fn loses_replies(self) -> bool {
+        self.loses_all() || self == Mood::LosesReplies
+    }
+
+    fn loses_all(self) -> bool {
         matches!(self, Mood::Swallows | Mood::Resets | Mood::Ends)
     }
 }
@@ -60,6 +72,8 @@ struct State {
     /// The mood of new connections.
     mood: Mood,
     pairs: Vec<Arc<Pair>>,
+    /// The server that new connections lead to.
+    server_port: u16,
     /// The time by which each chunk from the server is late.
     delay: Duration,
     /// The connections that fill the queue while the relay hangs.
@@ -81,6 +95,7 @@ impl Relay {
         let state = Arc::new(Mutex::new(State {
             mood: Mood::Passes,
             pairs: Vec::new(),
+            server_port,
             delay: Duration::ZERO,
             fillers: Vec::new(),
         }));
@@ -89,7 +104,7 @@ impl Relay {
             listener: listener.try_clone()?,
             state: Arc::clone(&state),
         };
-        thread::spawn(move || accept(&listener, server_port, &state));
+        thread::spawn(move || accept(&listener, &state));
         Ok(relay)
     }
 
@@ -102,6 +117,23 @@ impl Relay {
     pub fn swallow(&self) {
         self.state().mood = Mood::Swallows;
         self.swallow_open();
+    }
+
+    /// Loses every byte that comes from the server, without closing a connection.
+    pub fn lose_replies(&self) {
+        self.state().mood = Mood::LosesReplies;
+        self.treat_open(Mood::LosesReplies);
+    }
+
+    /// Loses every byte that goes to the server, without closing a connection.
+    pub fn lose_commands(&self) {
+        self.state().mood = Mood::LosesCommands;
+        self.treat_open(Mood::LosesCommands);
+    }
+
+    /// Leads new connections to the server on another port.
+    pub fn lead_to(&self, server_port: u16) {
+        self.state().server_port = server_port;
     }
 
     /// Loses every byte of the connections that are open, without closing any.
@@ -154,11 +186,12 @@ impl Relay {
     pub fn pass(&self) {
         let mut state = self.state();
         state.pairs.retain(|pair| {
-            let swallowed = locked(&pair.treated).mood == Mood::Swallows;
-            if swallowed {
+            let mood = locked(&pair.treated).mood;
+            let has_lost = mood.loses_commands() || mood.loses_replies();
+            if has_lost {
                 reset(pair);
             }
-            !swallowed
+            !has_lost
         });
         state.pairs.iter().rev().for_each(|pair| deliver(pair));
         state.mood = Mood::Passes;
@@ -193,21 +226,22 @@ fn listener() -> Result<TcpListener> {
     anyhow::bail!("no free port for the relay")
 }
 
-fn accept(listener: &TcpListener, server_port: u16, state: &Arc<Mutex<State>>) {
+fn accept(listener: &TcpListener, state: &Arc<Mutex<State>>) {
     loop {
         let mood = locked(state).mood;
         if mood == Mood::Ends {
             return;
         }
         match (mood != Mood::Hangs).then(|| listener.accept()) {
-            Some(Ok((client, _))) => join(client, server_port, state),
+            Some(Ok((client, _))) => join(client, state),
             _ => thread::sleep(PAUSE),
         }
     }
 }
 
 /// Joins a client to the server. A client that finds no server is reset.
-fn join(client: TcpStream, server_port: u16, state: &Arc<Mutex<State>>) {
+fn join(client: TcpStream, state: &Arc<Mutex<State>>) {
+    let server_port = locked(state).server_port;
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server_port));
     let mut locked_state = locked(state);
     let refuses = matches!(locked_state.mood, Mood::Resets | Mood::Ends);
@@ -237,7 +271,7 @@ fn join(client: TcpStream, server_port: u16, state: &Arc<Mutex<State>>) {
     thread::spawn(move || pass_to_client(&to_client, &due));
     thread::spawn(move || {
         read_all(&from_server.ends[1], |chunk| {
-            let is_lost = locked(&from_server.treated).mood.loses();
+            let is_lost = locked(&from_server.treated).mood.loses_replies();
             let delay = locked(&state).delay;
             is_lost || late.send((Instant::now() + delay, chunk)).is_ok()
         });
@@ -265,7 +299,7 @@ fn pass_to_server(pair: &Pair) {
                 treated.held_back.push(chunk);
                 true
             }
-            mood if mood.loses() => true,
+            mood if mood.loses_commands() => true,
             _ => pass_on(&chunk, client, server),
         }
     });

@@ -1,5 +1,7 @@
 //! The servers under a behaviour: a single server, a cluster of three, or a primary and a replica
-//! with a Sentinel.
+//! with a Sentinel. [`deployments`] has what only chaos plays.
+
+mod deployments;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,13 +14,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use redis::{from_redis_value, Client, Connection, RedisResult, Value};
-use redis_lock_rig::{form_cluster, node_lines, packed, Plan, Process};
+use redis_lock_rig::{form_cluster, node_lines, packed, Clock, Plan, Process};
 use rustix::process::{kill_process, Pid, Signal};
 use tempfile::TempDir;
 
 use crate::relay::Relay;
 
 const NODES: usize = 3;
+const MASTERS: usize = 5;
 
 /// The time limit for a state to appear, and the pause between two looks at it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,11 +46,25 @@ pub enum Kind {
     Standalone,
     Cluster,
     Sentinel,
+    /// A primary with two replicas. An address leads to the primary. Only chaos plays it
+    Replicas,
+    /// Five independent masters. Only chaos plays it
+    Masters,
 }
 
-/// The servers to start: their kind, program and module.
+/// The wall clocks of the servers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Clocks {
+    /// Each server has the system's clock.
+    System,
+    /// Each server has a clock that can be set.
+    Movable,
+}
+
+/// The servers to start: their kind, program, module and clocks.
 #[derive(Clone)]
 pub struct Setting {
+    pub clocks: Clocks,
     pub program: PathBuf,
     pub module: PathBuf,
     pub server_name: String,
@@ -60,6 +77,8 @@ impl fmt::Display for Setting {
             Kind::Standalone => f.write_str(&self.server_name),
             Kind::Cluster => write!(f, "{} cluster", self.server_name),
             Kind::Sentinel => write!(f, "{} sentinel", self.server_name),
+            Kind::Replicas => write!(f, "{} replicas", self.server_name),
+            Kind::Masters => write!(f, "{} masters", self.server_name),
         }
     }
 }
@@ -79,6 +98,10 @@ pub struct Servers {
     /// A replica, or a server without the module.
     beside: Option<Process>,
     relays: Vec<Relay>,
+    /// The clocks of the servers, if they can be set.
+    clocks: Vec<Clock>,
+    /// The relays between a primary and its replicas: one in front of each server.
+    links: Vec<Relay>,
     owner: usize,
     /// Connections with a command whose reply nobody reads.
     unread: Vec<TcpStream>,
@@ -93,33 +116,47 @@ impl Servers {
     pub fn start(setting: &Setting) -> Result<Servers> {
         let count = match setting.kind {
             Kind::Standalone => 1,
-            Kind::Cluster => NODES,
+            Kind::Cluster | Kind::Replicas => NODES,
             Kind::Sentinel => 2,
+            Kind::Masters => MASTERS,
         };
         let folder = tempfile::tempdir()?;
-        let process = |number: usize| {
-            let dir = folder.path().join(number.to_string());
-            std::fs::create_dir(&dir)?;
-            Process::start(plan(setting), &dir)
-        };
-        let processes = (0..count).map(process).collect::<Result<Vec<_>>>()?;
         let mut servers = Servers {
             kind: setting.kind,
-            processes,
+            processes: Vec::new(),
             sentinel: None,
             beside: None,
             relays: Vec::new(),
+            clocks: Vec::new(),
+            links: Vec::new(),
             owner: 0,
             unread: Vec::new(),
             kept: None,
             folder,
         };
+        for _ in 0..count {
+            servers.add_process(setting)?;
+        }
         match setting.kind {
-            Kind::Standalone => {}
+            Kind::Standalone | Kind::Masters => {}
+            Kind::Replicas => servers.link()?,
             Kind::Cluster => servers.join()?,
             Kind::Sentinel => servers.watch(setting)?,
         }
         Ok(servers)
+    }
+
+    /// Starts one more server, with a clock of its own if it can be set.
+    fn add_process(&mut self, setting: &Setting) -> Result<()> {
+        let folder = self.new_folder(&self.processes.len().to_string())?;
+        let mut plan = plan(setting);
+        if setting.clocks == Clocks::Movable {
+            let clock = Clock::new();
+            plan.environment.extend(clock.environment());
+            self.clocks.push(clock);
+        }
+        self.processes.push(Process::start(plan, &folder)?);
+        Ok(())
     }
 
     /// Makes the second server a replica of the first, and starts a Sentinel that watches them.
@@ -168,11 +205,11 @@ impl Servers {
         });
     }
 
-    /// Waits until the primary sends a replica what it writes.
-    pub fn until_replica_is_online(&self) {
-        until("a replica is online", || {
+    /// Waits until the primary sends so many replicas what it writes.
+    pub fn until_online(&self, replicas: usize) {
+        until("the replicas are online", || {
             let info: RedisResult<String> = self.owner().ask("INFO replication");
-            info.is_ok_and(|info| info.contains("state=online"))
+            info.is_ok_and(|info| info.matches("state=online").count() >= replicas)
         });
     }
 
@@ -193,6 +230,7 @@ impl Servers {
     pub fn addresses(&self) -> Vec<String> {
         let ports: Vec<u16> = match (&self.sentinel, self.relays.as_slice()) {
             (Some(sentinel), _) => vec![sentinel.port()],
+            (None, []) if self.kind == Kind::Replicas => vec![self.owner().port()],
             (None, []) => self.processes.iter().map(Process::port).collect(),
             (None, relays) => relays.iter().map(Relay::port).collect(),
         };
@@ -328,10 +366,15 @@ impl Servers {
     pub fn relay(&mut self) -> &Relay {
         if self.relays.is_empty() {
             let start = |process: &Process| Relay::start(process.port()).expect("a relay");
-            self.relays = self.processes.iter().map(start).collect();
+            self.relays = match self.kind {
+                Kind::Replicas => vec![start(self.owner())],
+                _ => self.processes.iter().map(start).collect(),
+            };
         }
-        if self.kind == Kind::Cluster {
-            self.announce_relays();
+        match self.kind {
+            Kind::Replicas => return &self.relays[0],
+            Kind::Cluster => self.announce_relays(),
+            _ => {}
         }
         &self.relays[self.owner]
     }
@@ -491,8 +534,7 @@ impl Servers {
             assert_eq!(migrate(source, target, key), "OK");
         }
         let owns = format!("CLUSTER SETSLOT {slot} NODE {}", id_of(target));
-        let others = self
-            .processes
+        let others = self.processes[..NODES]
             .iter()
             .filter(|it| it.port() != target.port());
         for process in [target].into_iter().chain(others) {
@@ -528,8 +570,10 @@ impl Servers {
 
 fn plan(setting: &Setting) -> Plan {
     let mut lines = vec!["appendonly yes".to_owned(), "appendfsync always".to_owned()];
-    if setting.kind == Kind::Cluster {
-        lines.extend(node_lines());
+    match setting.kind {
+        Kind::Cluster => lines.extend(node_lines()),
+        Kind::Replicas => lines.extend(deployments::primary_lines()),
+        Kind::Standalone | Kind::Sentinel | Kind::Masters => {}
     }
     Plan {
         module: Some(setting.module.clone()),

@@ -103,6 +103,9 @@ impl World {
         if self.servers.kind == Kind::Sentinel {
             order["sentinel"] = json!(GROUP);
         }
+        if self.servers.kind == Kind::Masters {
+            order["masters"] = json!(true);
+        }
         order
     }
 

@@ -1,13 +1,16 @@
 //! Server processes, their ports and their protocol, and documents with generated parts. The tests,
 //! the fuzzer, the load generator and the writers of documents share this crate.
 
+mod clock;
 mod cluster;
+pub mod compiled;
 mod marks;
 mod ports;
 mod process;
 pub mod sources;
 mod wire;
 
+pub use clock::Clock;
 pub use cluster::{form_cluster, node_lines};
 pub use marks::Marks;
 pub use ports::free_port;

@@ -3,11 +3,13 @@
 //!
 //! - [`seat`]: a client's process, and the tasks that it runs
 //! - [`faults`]: what happens to servers and clients meanwhile
+//! - [`scope`]: the holds that the promises don't cover after a fault
 //! - [`verdict`]: what was seen, and which promise it breaks
 //!
 //! A seed repeats the choices, but not their times: processes run as the machine lets them.
 
 mod faults;
+mod scope;
 mod seat;
 mod verdict;
 
@@ -20,10 +22,10 @@ use rand::rngs::SmallRng;
 use rand::SeedableRng;
 
 use crate::clients::Client;
-use crate::servers::{within, Kind, Setting, SOON};
+use crate::servers::{within, Kind, Setting};
 use crate::world::World;
 use seat::{Seat, KEYS, LEASE};
-use verdict::{Seen, Verdict};
+use verdict::{Fences, Seen, Verdict};
 
 /// The time after which a Sentinel takes a silent primary for dead.
 const DOWN_AFTER: Duration = Duration::from_secs(5);
@@ -35,9 +37,11 @@ pub fn play(clients: &[Client], setting: &Setting, time: Duration, seed: u64) ->
     match setting.kind {
         // A busy machine or a reload shall cause no failover.
         Kind::Sentinel => world.servers.set_down_after(DOWN_AFTER),
-        Kind::Standalone | Kind::Cluster => {
-            world.servers.relay();
-        }
+        Kind::Cluster => world.servers.add_standbys(setting)?,
+        Kind::Standalone | Kind::Replicas | Kind::Masters => {}
+    }
+    if setting.kind != Kind::Sentinel {
+        world.servers.relay();
     }
     let seats: Vec<Seat> = clients.iter().map(|it| Seat::new(it, &world)).collect();
     let (over, seen) = (AtomicBool::new(false), Seen::default());
@@ -55,10 +59,14 @@ pub fn play(clients: &[Client], setting: &Setting, time: Duration, seed: u64) ->
         faults::make(&mut world, &seats, random, end)
     });
     let pauses = seats.iter().map(|it| (it.client.name, it.pauses()));
-    let mut verdict = Verdict::of(seen, &faults, &pauses.collect());
+    let fences = match setting.kind {
+        Kind::Masters => Fences::OfEachMaster,
+        _ => Fences::Rise,
+    };
+    let mut verdict = Verdict::of(seen, &faults.limits, &pauses.collect(), fences);
     verdict.add("a crash of a server", world.servers.crash());
     verdict.add("a token where nobody asked", world.tokens_shown());
-    verdict.add("something is left", left_behind(&world));
+    verdict.add("something is left", left_behind(&mut world));
     print!(
         "{setting}, {} s, seed {seed}\n{faults}{verdict}",
         time.as_secs()
@@ -66,15 +74,32 @@ pub fn play(clients: &[Client], setting: &Setting, time: Duration, seed: u64) ->
     Ok(verdict.is_kept())
 }
 
-/// Returns the locks that are still held or waited for when all leases of the clients are over.
-fn left_behind(world: &World) -> Option<String> {
-    let held = |key: &&&str| world.servers.info(key).is_some();
-    let none = || (!KEYS.iter().any(|key| held(&key))).then_some(());
-    if within(LEASE + SOON, none).is_some() {
-        return None;
+/// Returns the locks that are still held or waited for when all leases of the clients are over. Leases
+/// end late on a clock that was set back.
+fn left_behind(world: &mut World) -> Option<String> {
+    let mut left = Vec::new();
+    let none = within(6 * LEASE, || {
+        left = held(world);
+        left.is_empty().then_some(())
+    });
+    none.is_none().then(|| format!("{left:?}"))
+}
+
+/// Returns the locks that a server has now.
+fn held(world: &mut World) -> Vec<&'static str> {
+    let masters = match world.servers.kind {
+        Kind::Masters => 0..5,
+        _ => 0..1,
+    };
+    let mut held = Vec::new();
+    for master in masters {
+        if world.servers.kind == Kind::Masters {
+            world.servers.choose_master(master);
+        }
+        let has = |key: &&&str| world.servers.info(key).is_some();
+        held.extend(KEYS.iter().filter(has));
     }
-    let left: Vec<_> = KEYS.iter().filter(held).collect();
-    Some(format!("{left:?}"))
+    held
 }
 
 /// Runs its function when it goes out of scope, in a panic too.

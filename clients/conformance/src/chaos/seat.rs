@@ -13,9 +13,11 @@ use redis_lock_promises::history::{Granted, Hold, Mode};
 use rustix::process::Signal;
 use serde_json::{json, Value};
 
+use super::scope::Ground;
 use super::verdict::Seen;
 use crate::clients::Client;
 use crate::driver::{lock_order, Answer, Driver, Sightings};
+use crate::servers::Kind;
 use crate::table::Ability;
 use crate::world::World;
 
@@ -24,7 +26,15 @@ pub const LEASE: Duration = Duration::from_secs(6);
 const MARGIN: Duration = Duration::from_millis(600);
 
 /// The keys of all locks.
-pub const KEYS: [&str; 5] = ["{t}0", "{t}1", "{t}2", "{t}readers", "{t}permits"];
+pub const KEYS: [&str; 7] = [
+    "{t}0",
+    "{t}1",
+    "{t}2",
+    "{t}readers",
+    "{t}permits",
+    "{t}replicated",
+    "{t}replicated2",
+];
 
 /// The number of permits of the semaphore.
 pub const PERMITS: usize = 3;
@@ -34,27 +44,58 @@ struct Lock {
     keys: &'static [&'static str],
     options: &'static str,
     mode: Mode,
+    kinds: &'static [Kind],
 }
 
-const LOCKS: [Lock; 7] = [
-    lock(&["{t}0"], "{}", Mode::Exclusive),
-    lock(&["{t}1"], "{}", Mode::Exclusive),
-    lock(&["{t}2"], r#"{"session": true}"#, Mode::Exclusive),
-    lock(&["{t}1", "{t}2"], "{}", Mode::Exclusive),
-    lock(&["{t}readers"], "{}", Mode::Exclusive),
-    lock(&["{t}readers"], r#"{"shared": true}"#, Mode::Shared),
+use Kind::{Cluster, Masters, Replicas, Sentinel, Standalone};
+const ANY: &[Kind] = &[Standalone, Cluster, Sentinel, Replicas, Masters];
+const NO_MASTERS: &[Kind] = &[Standalone, Cluster, Sentinel, Replicas];
+const ON_ALL_REPLICAS: &str = r#"{"replicas": 2}"#;
+const OF_A_SESSION: &str = r#"{"session": true}"#;
+
+const LOCKS: [Lock; 9] = [
+    lock(&["{t}0"], "{}", Mode::Exclusive, ANY),
+    lock(&["{t}1"], "{}", Mode::Exclusive, ANY),
+    lock(&["{t}2"], OF_A_SESSION, Mode::Exclusive, NO_MASTERS),
+    lock(&["{t}1", "{t}2"], "{}", Mode::Exclusive, NO_MASTERS),
+    lock(&["{t}readers"], "{}", Mode::Exclusive, NO_MASTERS),
+    lock(
+        &["{t}readers"],
+        r#"{"shared": true}"#,
+        Mode::Shared,
+        NO_MASTERS,
+    ),
     lock(
         &["{t}permits"],
         r#"{"shared": true, "limit": 3}"#,
         Mode::Shared,
+        NO_MASTERS,
+    ),
+    lock(
+        &["{t}replicated"],
+        ON_ALL_REPLICAS,
+        Mode::Exclusive,
+        &[Replicas],
+    ),
+    lock(
+        &["{t}replicated2"],
+        ON_ALL_REPLICAS,
+        Mode::Exclusive,
+        &[Replicas],
     ),
 ];
 
-const fn lock(keys: &'static [&'static str], options: &'static str, mode: Mode) -> Lock {
+const fn lock(
+    keys: &'static [&'static str],
+    options: &'static str,
+    mode: Mode,
+    kinds: &'static [Kind],
+) -> Lock {
     Lock {
         keys,
         options,
         mode,
+        kinds,
     }
 }
 
@@ -71,6 +112,7 @@ pub type Pause = (Instant, Instant);
 /// A client's seat.
 pub struct Seat {
     pub client: Client,
+    locks: Vec<&'static Lock>,
     connect: Value,
     complaints: PathBuf,
     sightings: Arc<Sightings>,
@@ -83,6 +125,10 @@ impl Seat {
     pub fn new(client: &Client, world: &World) -> Seat {
         Seat {
             client: client.clone(),
+            locks: LOCKS
+                .iter()
+                .filter(|it| it.kinds.contains(&world.servers.kind))
+                .collect(),
             connect: world.connect_order(),
             complaints: world.complaints_of(client.name),
             sightings: Arc::clone(&world.sightings),
@@ -157,7 +203,7 @@ impl Seat {
 
     /// Acquires a lock, holds it for a while and releases it. Ends early if the process dies.
     fn turn(&self, driver: &Driver, task: u64, random: &mut SmallRng, seen: &Seen) -> Option<()> {
-        let lock = LOCKS.choose(random).expect("a lock");
+        let lock = *self.locks.choose(random).expect("a lock");
         let wait = Duration::from_millis(*WAITS_MS.choose(random).expect("a limit"));
         let name = format!("{task}-{}", self.names.fetch_add(1, Ordering::Relaxed));
         let mut order = lock_order(&name, serde_json::from_str(lock.options).expect("JSON"));
@@ -219,8 +265,13 @@ impl Seat {
             from: answer.at,
             to,
         };
-        let is_session = lock.options.contains("session");
-        seen.holds(self.client.name, is_session, lock.keys.iter().map(hold));
+        let ground = match lock.options {
+            OF_A_SESSION => Ground::Session,
+            ON_ALL_REPLICAS => Ground::Replicated(asked + LEASE - MARGIN),
+            _ => Ground::Lease,
+        };
+        let grounds = (ground, asked);
+        seen.holds(self.client.name, grounds, lock.keys.iter().map(hold));
         let released = release?;
         match driver.answer_within(&released, HANG) {
             Some(answer) => seen.count(self.client.name, release_of(&answer)),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use redis_lock_promises::history::{fences_rise, no_writer_overlaps, within_limit, Granted, Hold};
 
-use super::faults::Faults;
+use super::scope::{Ground, Holds, Limit};
 use super::seat::{Pause, PERMITS};
 
 /// The times in which the process of each client didn't run.
@@ -29,7 +29,8 @@ struct Notes {
 /// A hold of a client.
 struct Noted {
     client: &'static str,
-    is_session: bool,
+    ground: Ground,
+    asked: Instant,
     hold: Hold,
 }
 
@@ -47,10 +48,16 @@ impl Seen {
     }
 
     /// Adds the holds of an acquire.
-    pub fn holds(&self, client: &'static str, is_session: bool, holds: impl Iterator<Item = Hold>) {
+    pub fn holds(
+        &self,
+        client: &'static str,
+        (ground, asked): (Ground, Instant),
+        holds: impl Iterator<Item = Hold>,
+    ) {
         let noted = holds.map(|hold| Noted {
             client,
-            is_session,
+            ground,
+            asked,
             hold,
         });
         self.notes().holds.extend(noted);
@@ -68,9 +75,20 @@ impl Seen {
     }
 }
 
+/// The fences of the grants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fences {
+    /// They rise.
+    Rise,
+    /// Each master counts for itself, so they tell nothing.
+    OfEachMaster,
+}
+
 /// The promises that were broken, and the counts of what was seen.
 pub struct Verdict {
     notes: Notes,
+    /// The number of holds that the promises cover, until their ends or for a while.
+    judged: usize,
     /// The holds that the promises don't cover from some moment on, by the reason.
     out_of_scope: BTreeMap<&'static str, usize>,
     broken: Vec<String>,
@@ -79,29 +97,29 @@ pub struct Verdict {
 impl Verdict {
     /// Judges what was seen.
     ///
-    /// A hold counts until its process stopped or died. During a failover grants may be lost, and two
-    /// primaries may grant. So a hold counts until a failover began, and one that began meanwhile
-    /// doesn't count. A session's connection that is cut ends the grant at once, and most libraries learn
-    /// of that by the next renewal.
-    pub fn of(seen: Seen, faults: &Faults, pauses: &Pauses) -> Verdict {
+    /// A hold counts until its process stopped or died, and until a limit of the promises' scope. During
+    /// a failover grants may be lost, and two primaries may grant, so a grant that came meanwhile has no
+    /// fence that counts. A session's connection that is cut ends the grant at once, and most libraries
+    /// learn of that by the next renewal.
+    pub fn of(seen: Seen, limits: &[Limit], pauses: &Pauses, fences: Fences) -> Verdict {
         let notes = seen.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut verdict = Verdict {
             notes,
+            judged: 0,
             out_of_scope: BTreeMap::new(),
             broken: Vec::new(),
         };
-        let holds = verdict.covered_holds(faults, pauses);
+        let mut holds = verdict.covered_holds(limits, pauses);
         let is_covered = |grant: &&Granted| {
-            let mut failovers = faults.failovers.iter();
-            !failovers.any(|(from, to)| grant.answered >= *from && grant.asked <= *to)
+            let mut losses = limits.iter().filter(|it| it.of == Holds::Unreplicated);
+            !losses.any(|it| grant.answered >= it.time.0 && grant.asked <= it.time.1)
         };
-        let grants: Vec<Granted> = verdict
-            .notes
-            .grants
-            .iter()
-            .filter(is_covered)
-            .cloned()
-            .collect();
+        let grants = verdict.notes.grants.iter().filter(is_covered);
+        let mut grants: Vec<Granted> = grants.cloned().collect();
+        if fences == Fences::OfEachMaster {
+            number(&mut holds);
+            grants.clear();
+        }
         let (permits, others): (Vec<Hold>, Vec<Hold>) =
             holds.into_iter().partition(|hold| hold.key == "{t}permits");
         let judged = [
@@ -124,39 +142,29 @@ impl Verdict {
         verdict
     }
 
-    fn covered_holds(&mut self, faults: &Faults, pauses: &Pauses) -> Vec<Hold> {
+    fn covered_holds(&mut self, limits: &[Limit], pauses: &Pauses) -> Vec<Hold> {
         let mut covered = Vec::new();
-        for Noted {
-            client,
-            is_session,
-            hold,
-        } in &self.notes.holds
-        {
-            let stopped = pauses.get(client);
+        for noted in &self.notes.holds {
+            let hold = &noted.hold;
+            let stopped = pauses.get(noted.client);
             let stopped = stopped.and_then(|pauses| first_within(pauses, hold));
-            let superseded = first_within(&faults.failovers, hold);
-            let cut = is_session
-                .then(|| first_within(&faults.cuts, hold))
-                .flatten();
-            for (reason, ended) in [
-                ("its process stopped or died", stopped),
-                ("a failover", superseded),
-                ("a session's connection was cut", cut),
-            ] {
-                *self.out_of_scope.entry(reason).or_default() += usize::from(ended.is_some());
+            let time = (noted.asked, hold.to);
+            let limited = limits.iter().filter_map(|limit| {
+                let end = limit.end_of(noted.ground, time)?;
+                Some((end, limit.reason))
+            });
+            let stopped = stopped.map(|at| (at, "its process stopped or died"));
+            let first = limited.chain(stopped).min();
+            let mut hold = hold.clone();
+            if let Some((end, reason)) = first.filter(|(end, _)| *end < hold.to) {
+                *self.out_of_scope.entry(reason).or_default() += 1;
+                hold.to = end;
             }
-            let to = [Some(hold.to), stopped, superseded, cut]
-                .into_iter()
-                .flatten()
-                .min();
-            let hold = Hold {
-                to: to.unwrap_or(hold.to),
-                ..hold.clone()
-            };
             if hold.to > hold.from {
                 covered.push(hold);
             }
         }
+        self.judged = covered.len();
         covered
     }
 
@@ -169,6 +177,14 @@ impl Verdict {
     /// Returns true if no promise was broken.
     pub fn is_kept(&self) -> bool {
         self.broken.is_empty()
+    }
+}
+
+/// Gives holds of several masters, which have no common fence, the order of their beginnings.
+fn number(holds: &mut [Hold]) {
+    holds.sort_by_key(|hold| hold.from);
+    for (fence, hold) in (1..).zip(holds) {
+        hold.fence = fence;
     }
 }
 
@@ -189,6 +205,8 @@ impl fmt::Display for Verdict {
                 .collect();
             writeln!(f, "  {title}: {}", all.join(", "))
         };
+        let operations: usize = self.notes.outcomes.values().sum();
+        writeln!(f, "  {operations} operations, {} holds judged", self.judged)?;
         let outcomes = self.notes.outcomes.iter();
         counts(
             f,
@@ -245,7 +263,7 @@ mod tests {
             let (mode, from, to) = (Mode::Exclusive, self.at(from), self.at(to));
             seen.holds(
                 client,
-                client == "session",
+                (Ground::Lease, asked),
                 [Hold {
                     key,
                     token,
@@ -272,24 +290,34 @@ mod tests {
             clock.held(&seen, "b", 2, (4, 6));
             seen
         };
-        let broken = |faults: &Faults, of_a: &[Pause]| {
-            let verdict = Verdict::of(overlapping(), faults, &pauses(of_a));
+        let broken = |limits: &[Limit], of_a: &[Pause]| {
+            let verdict = Verdict::of(overlapping(), limits, &pauses(of_a), Fences::Rise);
             verdict.broken.len()
         };
         let (early, late) = ((clock.at(2), clock.at(3)), (clock.at(5), clock.at(6)));
-        let failover = Faults {
-            failovers: vec![early],
-            ..Faults::default()
+        let limit = |of| Limit {
+            reason: "",
+            of,
+            time: early,
         };
-        assert_eq!(broken(&Faults::default(), &[]), 1);
-        assert_eq!(broken(&Faults::default(), &[late]), 1);
-        assert_eq!(broken(&Faults::default(), &[early]), 0);
-        assert_eq!(broken(&failover, &[]), 0);
-        let cut = Faults {
-            cuts: vec![early],
-            ..Faults::default()
-        };
-        assert_eq!(broken(&cut, &[]), 1, "no session");
+        assert_eq!(broken(&[], &[]), 1);
+        assert_eq!(broken(&[], &[late]), 1);
+        assert_eq!(broken(&[], &[early]), 0);
+        assert_eq!(broken(&[limit(Holds::Unreplicated)], &[]), 0);
+        assert_eq!(broken(&[limit(Holds::All)], &[]), 0);
+        assert_eq!(broken(&[limit(Holds::Sessions)], &[]), 1, "no session");
+    }
+
+    #[test]
+    fn two_holders_are_seen_on_masters_whose_fences_tell_nothing() {
+        let clock = Clock(Instant::now());
+        for (second, broken) in [((4, 6), 1), ((5, 6), 0)] {
+            let seen = Seen::default();
+            clock.held(&seen, "a", 0, (1, 5));
+            clock.held(&seen, "b", 0, second);
+            let verdict = Verdict::of(seen, &[], &pauses(&[]), Fences::OfEachMaster);
+            assert_eq!(verdict.broken.len(), broken, "{verdict}");
+        }
     }
 
     #[test]
@@ -300,7 +328,7 @@ mod tests {
         clock.held(&seen, "a", 1, (3, 4));
         seen.hang("a", "a release", false);
         seen.hang("a", "an acquire", true);
-        let mut verdict = Verdict::of(seen, &Faults::default(), &pauses(&[]));
+        let mut verdict = Verdict::of(seen, &[], &pauses(&[]), Fences::Rise);
         verdict.add("a crash", None);
         // The fence of the grant and that of the hold, the release, and the client b.
         assert_eq!(verdict.broken.len(), 4, "{verdict}");

@@ -32,7 +32,7 @@ type order struct {
 	head
 	Servers, Keys                      []string
 	Sentinel, Username, Password, List string
-	Cluster, Shared, Session           bool
+	Cluster, Masters, Shared, Session  bool
 	Renew                              *bool
 	Data, Fail                         *string
 	Limit, Permits, Replicas           *int
@@ -67,6 +67,8 @@ type answer map[string]any
 
 type driver struct {
 	client redis.UniversalClient
+	// masters executes all other orders if the servers are independent masters.
+	masters *masters
 	locks  *redislock.Locks
 	mu     sync.Mutex
 	named  map[string]*redislock.Lock
@@ -164,6 +166,9 @@ func nameOf(err error) string {
 }
 
 func (d *driver) obey(ctx context.Context, o order) (answer, error) {
+	if d.masters != nil {
+		return d.masters.obey(ctx, o)
+	}
 	d.mu.Lock()
 	lock, grant, cancel := d.named[o.Lock], d.grants[o.Lock], d.cancels[o.Of]
 	d.mu.Unlock()
@@ -238,6 +243,10 @@ func texts(value any) string {
 }
 
 func (d *driver) connect(o order) (err error) {
+	if o.Masters {
+		d.masters = connectMasters(o.Servers)
+		return nil
+	}
 	if !o.Cluster && o.Sentinel == "" {
 		// Several addresses would be those of a cluster.
 		o.Servers = o.Servers[:1]

@@ -8,8 +8,7 @@ use std::process::Command;
 #[track_caller]
 pub fn shared_object(source: &str, dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .join("tests")
+        .join("..")
         .join(source);
     let object = dir
         .join(source.file_stem().expect("a file's name"))

@@ -1,0 +1,254 @@
+//! Deployments and changes of roles that chaos alone plays: a primary with two replicas, five
+//! masters, a cluster of six, slots that move as a whole, and clocks that are set.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use redis::{RedisResult, Value};
+use redis_lock_rig::Process;
+
+use super::{has_role, id_of, until, within, Servers, Setting, MASTERS, NODES, PATIENCE, TAG};
+use crate::relay::Relay;
+
+/// The seconds after which a replica that is silent doesn't count for `min-replicas-to-write`.
+const MOST_LAG_S: u32 = 2;
+
+/// The time limit for one try of a failover, and the number of tries.
+const ONE_TRY: Duration = Duration::from_secs(6);
+const TRIES: usize = 4;
+
+/// Returns the lines of configuration of a primary that refuses writes without replicas.
+pub(super) fn primary_lines() -> Vec<String> {
+    vec![
+        "min-replicas-to-write 1".to_owned(),
+        format!("min-replicas-max-lag {MOST_LAG_S}"),
+    ]
+}
+
+impl Servers {
+    // ---- a primary with replicas
+
+    /// Has the other servers follow the first one.
+    pub(super) fn link(&mut self) -> Result<()> {
+        let links = self.processes.iter().map(|it| Relay::start(it.port()));
+        self.links = links.collect::<Result<Vec<_>>>()?;
+        self.follow();
+        Ok(())
+    }
+
+    /// Has the other servers follow the primary, and waits until they do.
+    fn follow(&self) {
+        let follow = format!("REPLICAOF 127.0.0.1 {}", self.links[self.owner].port());
+        for replica in (0..NODES).filter(|it| *it != self.owner) {
+            let told: String = self.processes[replica].ask(&follow).expect("a replica");
+            assert!(told.starts_with("OK"), "{told}");
+        }
+        self.until_online(NODES - 1);
+    }
+
+    fn next(&self) -> usize {
+        (self.owner + 1) % NODES
+    }
+
+    /// Leads the clients to another server, which is the primary from now on.
+    fn lead_clients_to(&mut self, new: usize) {
+        self.owner = new;
+        let port = self.owner().port();
+        let relay = self.relay();
+        relay.lead_to(port);
+        relay.reset();
+        relay.pass();
+    }
+
+    /// Swaps the primary and a replica by hand. No write is lost, because the primary pauses writes
+    /// until the replica has all of them.
+    pub fn hand_over(&mut self) {
+        let (old, new) = (self.owner, self.next());
+        self.call("CLIENT PAUSE 60000 WRITE");
+        until("the replica has everything", || {
+            let [has, whole] = [new, old].map(|it| offset_of(&self.processes[it]));
+            has.is_some() && has == whole
+        });
+        promote(&self.processes[new]);
+        self.lead_clients_to(new);
+        self.follow();
+        let told: RedisResult<String> = self.processes[old].ask("CLIENT UNPAUSE");
+        told.expect("a replica");
+    }
+
+    /// Has the primary hand over to a replica by FAILOVER with these words. The server may abort it.
+    pub fn fail_over_by_command(&mut self, words: &str) {
+        let (old, new) = (self.owner, self.next());
+        let asked = format!(
+            "FAILOVER TO 127.0.0.1 {} {words}",
+            self.processes[new].port()
+        );
+        until("a failover begins", || {
+            self.processes[old].ask::<String>(&asked).is_ok()
+        });
+        until("the failover ends", || {
+            let info: RedisResult<String> = self.processes[old].ask("INFO replication");
+            info.is_ok_and(|it| it.contains("master_failover_state:no-failover"))
+        });
+        if has_role(&self.processes[new], "master") {
+            self.lead_clients_to(new);
+        }
+        self.follow();
+    }
+
+    /// Kills the primary, and promotes a replica. Replicas may lack the latest writes.
+    pub fn replace_killed(&mut self) {
+        let (old, new) = (self.owner, self.next());
+        self.kill();
+        promote(&self.processes[new]);
+        self.lead_clients_to(new);
+        self.processes[old].restart().expect("a restart");
+        self.follow();
+    }
+
+    /// Cuts the primary off its replicas for a time, and promotes a replica meanwhile. The clients
+    /// that were connected stay at the old primary until the end.
+    pub fn replace_isolated(&mut self, time: Duration) {
+        let (old, new) = (self.owner, self.next());
+        self.links[old].swallow();
+        thread::sleep(time / 2);
+        promote(&self.processes[new]);
+        let port = self.processes[new].port();
+        self.relay().lead_to(port);
+        thread::sleep(time / 2);
+        self.lead_clients_to(new);
+        self.follow();
+        self.links[old].pass();
+    }
+
+    /// Loses all bytes between the primary and its replicas for a time.
+    pub fn cut_replication(&self, time: Duration) {
+        let link = &self.links[self.owner];
+        link.swallow();
+        thread::sleep(time);
+        link.pass();
+        self.until_online(NODES - 1);
+    }
+
+    // ---- masters
+
+    /// Chooses the master that the next calls are about.
+    pub fn choose_master(&mut self, master: usize) {
+        self.owner = master % MASTERS;
+    }
+
+    /// Kills the chosen master, which loses its data and stays away for a time.
+    pub fn forget(&mut self, time: Duration) {
+        self.kill();
+        let dir = self.dir();
+        for data in ["appendonlydir", "dump.rdb"].map(|it| dir.join(it)) {
+            let _absent = std::fs::remove_dir_all(&data).or_else(|_| std::fs::remove_file(&data));
+        }
+        thread::sleep(time);
+        self.restart();
+    }
+
+    // ---- a cluster of six
+
+    /// Gives each primary of the cluster a replica. Replicas start no failover themselves.
+    pub fn add_standbys(&mut self, setting: &Setting) -> Result<()> {
+        let (port, bus) = (self.processes[0].port(), self.processes[0].bus_port());
+        for primary in 0..NODES {
+            self.add_process(setting)?;
+            let standby = self.standby(primary);
+            let _: String = standby.ask(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}"))?;
+            let _: String = standby.ask("CONFIG SET cluster-replica-no-failover yes")?;
+            let replicate = format!("CLUSTER REPLICATE {}", id_of(&self.processes[primary]));
+            until("the node can follow its primary", || {
+                standby.ask::<String>(&replicate).is_ok()
+            });
+        }
+        self.until_online(1);
+        Ok(())
+    }
+
+    fn standby(&self, primary: usize) -> &Process {
+        &self.processes[primary + NODES]
+    }
+
+    /// Has the replica of the keys' node take over by CLUSTER FAILOVER with these words. The nodes may
+    /// refuse it.
+    pub fn fail_over_node(&mut self, words: &str) {
+        let standby = self.standby(self.owner);
+        let asked = format!("CLUSTER FAILOVER{words}");
+        let is_done = (0..TRIES).any(|_| {
+            let _refused: RedisResult<String> = standby.ask(&asked);
+            within(ONE_TRY, || has_role(standby, "master").then_some(())).is_some()
+        });
+        if !is_done {
+            return;
+        }
+        let old = self.owner();
+        until("the old primary follows", || has_role(old, "slave"));
+        let (primary, standby) = (self.owner, self.owner + NODES);
+        self.processes.swap(primary, standby);
+        self.clocks.swap(primary, standby);
+        self.relays.swap(primary, standby);
+        until("the nodes know the new primary", || {
+            self.processes.iter().all(|it| {
+                it.ask::<Value>(&format!("EXISTS {TAG}")).is_ok()
+                    == (it.port() == self.owner().port())
+            })
+        });
+        self.until_online(1);
+    }
+
+    /// Moves the slot of the tests' keys to the next node as a whole. Returns false if the server can't.
+    pub fn move_as_a_whole(&mut self, setting: &Setting) -> bool {
+        let (source, target, slot) = self.way();
+        let (at, words) = if setting.server_name.starts_with("Valkey") {
+            let id = id_of(target);
+            (
+                source,
+                format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {id}"),
+            )
+        } else {
+            (target, format!("CLUSTER MIGRATION IMPORT {slot} {slot}"))
+        };
+        if at.ask::<Value>(&words).is_err() {
+            return false;
+        }
+        let moved = within(PATIENCE, || {
+            let served: RedisResult<Value> = target.ask(&format!("EXISTS {TAG}"));
+            served.ok()
+        });
+        if moved.is_some() {
+            self.owner = self.next();
+        }
+        moved.is_some()
+    }
+
+    // ---- clocks
+
+    /// Sets the clocks of all servers by so many ms, forward, or back if negative.
+    pub fn set_clocks(&self, by_ms: i64) {
+        for clock in &self.clocks {
+            clock.set_ms(clock.ahead_ms() + by_ms);
+        }
+    }
+
+    /// Sets the clock of one master by so many ms.
+    pub fn set_clock(&self, by_ms: i64) {
+        let clock = &self.clocks[self.owner];
+        clock.set_ms(clock.ahead_ms() + by_ms);
+    }
+}
+
+fn promote(process: &Process) {
+    let told: String = process.ask("REPLICAOF NO ONE").expect("a replica");
+    assert_eq!(told, "OK");
+}
+
+fn offset_of(process: &Process) -> Option<String> {
+    let info: String = process.ask("INFO replication").ok()?;
+    let offset = info
+        .lines()
+        .find(|line| line.starts_with("master_repl_offset:"));
+    offset.map(str::to_owned)
+}
