@@ -221,7 +221,7 @@ impl Seat {
             );
             return None;
         };
-        seen.count(self.client.name, outcome_of(&answer));
+        seen.count(self.client.name, &outcome_of(&answer));
         if answer.error().is_some() || !answer.ok() {
             return Some(());
         }
@@ -288,11 +288,12 @@ impl Seat {
     }
 }
 
-fn outcome_of(answer: &Answer) -> &str {
+fn outcome_of(answer: &Answer) -> String {
     match answer.error() {
-        Some(error) => error,
-        None if answer.ok() => "granted",
-        None => "not now",
+        Some("other") => format!("other ({})", answer.text()),
+        Some(error) => error.to_owned(),
+        None if answer.ok() => "granted".to_owned(),
+        None => "not now".to_owned(),
     }
 }
 
