@@ -262,6 +262,8 @@ fn join(client: TcpStream, state: &Arc<Mutex<State>>) {
             held_back: Vec::new(),
         }),
     });
+    // The threads of a connection that has ended have dropped it.
+    locked_state.pairs.retain(|it| Arc::strong_count(it) > 1);
     locked_state.pairs.push(Arc::clone(&pair));
     drop(locked_state);
     let (late, due) = channel();

@@ -471,11 +471,13 @@ impl Servers {
     pub fn fail_over(&mut self) {
         let sentinel = self.sentinel.as_ref().expect("a Sentinel");
         let asked = format!("SENTINEL FAILOVER {GROUP}");
-        // The Sentinel refuses while it takes the replica for unfit.
-        until("a failover begins", || {
-            sentinel.ask::<String>(&asked).is_ok()
+        // The Sentinel refuses while it takes the replica for unfit, and may give up what it began.
+        let promoted = within(3 * PATIENCE, || {
+            let _refused: RedisResult<String> = sentinel.ask(&asked);
+            within(SOON, || self.is_promoted().then_some(()))
         });
-        self.until_promoted();
+        assert!(promoted.is_some(), "the Sentinel doesn't fail over");
+        self.owner = 1 - self.owner;
         self.until_superseded_follows();
     }
 
@@ -488,14 +490,18 @@ impl Servers {
 
     /// Waits until the Sentinel has promoted the replica, which serves the keys from now on.
     fn until_promoted(&mut self) {
+        let promoted = within(3 * PATIENCE, || self.is_promoted().then_some(()));
+        assert!(promoted.is_some(), "the replica isn't promoted");
+        self.owner = 1 - self.owner;
+    }
+
+    /// Returns true if the Sentinel has promoted the replica.
+    fn is_promoted(&self) -> bool {
         let sentinel = self.sentinel.as_ref().expect("a Sentinel");
         let new = &self.processes[1 - self.owner];
-        until("the replica is promoted", || {
-            let asked = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {GROUP}");
-            let named: Vec<String> = sentinel.ask(&asked).expect("a Sentinel");
-            named[1] == new.port().to_string() && has_role(new, "master")
-        });
-        self.owner = 1 - self.owner;
+        let asked = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {GROUP}");
+        let named: Vec<String> = sentinel.ask(&asked).expect("a Sentinel");
+        named[1] == new.port().to_string() && has_role(new, "master")
     }
 
     /// Continues the server that was superseded. It believes that it is the primary, until the

@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
+use crate::servers::until;
 use crate::world::World;
 
 /// An outage, which begins and ends on command.
@@ -170,7 +171,7 @@ pub const CANT_SAVE: Outage = Outage {
         let servers = &world.servers;
         servers.call_words(&["CONFIG", "SET", "save", "3600 1"]);
         servers.call("CONFIG SET stop-writes-on-bgsave-error yes");
-        world.servers.call("BGSAVE");
+        until("a save begins", || world.servers.try_call("BGSAVE").is_ok());
         world.until_refused("MISCONF");
     },
     end: |world| {

@@ -66,7 +66,7 @@ pub fn play(clients: &[Client], setting: &Setting, time: Duration, seed: u64) ->
     let mut verdict = Verdict::of(seen, &faults.limits, &pauses.collect(), fences);
     verdict.add("a crash of a server", world.servers.crash());
     verdict.add("a token where nobody asked", world.tokens_shown());
-    verdict.add("something is left", left_behind(&mut world));
+    verdict.add("something is left", left_behind(&world));
     print!(
         "{setting}, {} s, seed {seed}\n{faults}{verdict}",
         time.as_secs()
@@ -76,30 +76,14 @@ pub fn play(clients: &[Client], setting: &Setting, time: Duration, seed: u64) ->
 
 /// Returns the locks that are still held or waited for when all leases of the clients are over. Leases
 /// end late on a clock that was set back.
-fn left_behind(world: &mut World) -> Option<String> {
-    let mut left = Vec::new();
-    let none = within(6 * LEASE, || {
-        left = held(world);
-        left.is_empty().then_some(())
-    });
-    none.is_none().then(|| format!("{left:?}"))
-}
-
-/// Returns the locks that a server has now.
-fn held(world: &mut World) -> Vec<&'static str> {
-    let masters = match world.servers.kind {
-        Kind::Masters => 0..5,
-        _ => 0..1,
-    };
-    let mut held = Vec::new();
-    for master in masters {
-        if world.servers.kind == Kind::Masters {
-            world.servers.choose_master(master);
-        }
-        let has = |key: &&&str| world.servers.info(key).is_some();
-        held.extend(KEYS.iter().filter(has));
+fn left_behind(world: &World) -> Option<String> {
+    let held = |key: &&&str| world.servers.has_lock(key);
+    let none = || (!KEYS.iter().any(|key| held(&key))).then_some(());
+    if within(6 * LEASE, none).is_some() {
+        return None;
     }
-    held
+    let left: Vec<_> = KEYS.iter().filter(held).collect();
+    Some(format!("{left:?}"))
 }
 
 /// Runs its function when it goes out of scope, in a panic too.

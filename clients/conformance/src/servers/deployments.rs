@@ -1,14 +1,16 @@
 //! Deployments and changes of roles that chaos alone plays: a primary with two replicas, five
 //! masters, a cluster of six, slots that move as a whole, and clocks that are set.
 
-use std::thread;
 use std::time::Duration;
+use std::{slice, thread};
 
 use anyhow::Result;
 use redis::{RedisResult, Value};
 use redis_lock_rig::Process;
 
-use super::{has_role, id_of, until, within, Servers, Setting, MASTERS, NODES, PATIENCE, TAG};
+use super::{
+    has_role, id_of, until, within, Kind, Servers, Setting, MASTERS, NODES, PATIENCE, TAG,
+};
 use crate::relay::Relay;
 
 /// The seconds after which a replica that is silent doesn't count for `min-replicas-to-write`.
@@ -136,6 +138,18 @@ impl Servers {
     /// Chooses the master that the next calls are about.
     pub fn choose_master(&mut self, master: usize) {
         self.owner = master % MASTERS;
+    }
+
+    /// Returns true if a lock has a holder or a waiter at a server of the tests' keys, of which masters
+    /// are several.
+    pub fn has_lock(&self, key: &str) -> bool {
+        let servers = match self.kind {
+            Kind::Masters => self.processes.as_slice(),
+            _ => slice::from_ref(self.owner()),
+        };
+        let asked = format!("LOCK.INFO {key}");
+        let has = |it: &Process| it.ask::<Value>(&asked).expect("a server") != Value::Nil;
+        servers.iter().any(has)
     }
 
     /// Kills the chosen master, which loses its data and stays away for a time.
