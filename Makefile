@@ -227,6 +227,7 @@ test-clients: run-deps build ## test the client libraries; CLIENTS="python-sync 
 	  $(foreach server,$(SERVERS),--server "$(server)") $(if $(ROW),--exact '$(ROW)')
 
 # Minutes of chaos on each kind of servers, and its seed; the time by default.
+# KINDS="standalone cluster sentinel replicas masters".
 MINUTES ?= 1
 SEED ?=
 .PHONY: chaos
