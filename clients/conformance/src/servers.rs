@@ -578,7 +578,10 @@ fn plan(setting: &Setting) -> Plan {
     let mut lines = vec!["appendonly yes".to_owned(), "appendfsync always".to_owned()];
     match setting.kind {
         Kind::Cluster => lines.extend(node_lines()),
-        Kind::Replicas => lines.extend(deployments::primary_lines()),
+        Kind::Replicas => lines.extend([
+            "min-replicas-to-write 1".to_owned(),
+            "min-replicas-max-lag 2".to_owned(),
+        ]),
         Kind::Standalone | Kind::Sentinel | Kind::Masters => {}
     }
     Plan {

@@ -9,8 +9,8 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::RngExt;
 
-use super::scope::{Holds, Limit, Sets, A_CUT, A_FAILOVER};
-use super::seat::{Seat, LEASE};
+use super::scope::{Holds, Limit, Sets, A_CUT, A_FAILOVER, LEASE};
+use super::seat::Seat;
 use crate::bad_days::faults::{self as outages, Outage};
 use crate::servers::{Kind, Servers};
 use crate::world::World;

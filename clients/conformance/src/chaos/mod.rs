@@ -24,7 +24,8 @@ use rand::SeedableRng;
 use crate::clients::Client;
 use crate::servers::{within, Kind, Setting};
 use crate::world::World;
-use seat::{Seat, KEYS, LEASE};
+use scope::LEASE;
+use seat::{Seat, KEYS};
 use verdict::{Fences, Seen, Verdict};
 
 /// The time after which a Sentinel takes a silent primary for dead.

@@ -2,7 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::seat::{Pause, LEASE};
+/// The lease of every lock. The library's margin is a tenth of it.
+pub const LEASE: Duration = Duration::from_secs(6);
+pub const MARGIN: Duration = Duration::from_millis(600);
+
+/// A time in which a process didn't run: it was stopped, or it was killed at its beginning.
+pub type Pause = (Instant, Instant);
 
 /// The reasons why a hold ends out of scope, other than that its process didn't run.
 pub const A_FAILOVER: &str = "a failover, or a crash that can lose grants";
@@ -15,7 +20,7 @@ pub struct Limit {
     pub reason: &'static str,
     pub of: Holds,
     /// The time in which it came.
-    pub time: Pause,
+    pub time: (Instant, Instant),
 }
 
 /// The holds that a limit is about.
@@ -38,7 +43,7 @@ pub enum Ground {
 
 impl Limit {
     /// Returns the time at which the limit ends a hold that was requested and ended at these times.
-    pub fn end_of(&self, ground: Ground, (asked, to): Pause) -> Option<Instant> {
+    pub fn end_of(&self, ground: Ground, (asked, to): (Instant, Instant)) -> Option<Instant> {
         let (from, until) = self.time;
         if from > to || until < asked {
             return None;

@@ -13,17 +13,13 @@ use redis_lock_promises::history::{Granted, Hold, Mode};
 use rustix::process::Signal;
 use serde_json::{json, Value};
 
-use super::scope::Ground;
+use super::scope::{Ground, Pause, LEASE, MARGIN};
 use super::verdict::Seen;
 use crate::clients::Client;
 use crate::driver::{lock_order, Answer, Driver, Sightings};
 use crate::servers::Kind;
 use crate::table::Ability;
 use crate::world::World;
-
-/// The lease of every lock. The library's margin is a tenth of it.
-pub const LEASE: Duration = Duration::from_secs(6);
-const MARGIN: Duration = Duration::from_millis(600);
 
 /// The keys of all locks.
 pub const KEYS: [&str; 7] = [
@@ -105,9 +101,6 @@ const WAITS_MS: [u64; 4] = [0, 100, 700, 3000];
 /// The time after its limit within which an acquire must have ended. The contract allows 250 ms, and a
 /// driver that can't be interrupted another 1 s. The rest is for a busy machine.
 const HANG: Duration = Duration::from_secs(10);
-
-/// A time in which a process didn't run: it was stopped, or it was killed at its beginning.
-pub type Pause = (Instant, Instant);
 
 /// A client's seat.
 pub struct Seat {

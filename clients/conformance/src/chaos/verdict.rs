@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use redis_lock_promises::history::{fences_rise, no_writer_overlaps, within_limit, Granted, Hold};
 
-use super::scope::{Ground, Holds, Limit};
-use super::seat::{Pause, PERMITS};
+use super::scope::{Ground, Holds, Limit, Pause};
+use super::seat::PERMITS;
 
 /// The times in which the process of each client didn't run.
 pub type Pauses = BTreeMap<&'static str, Vec<Pause>>;

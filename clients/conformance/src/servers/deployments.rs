@@ -13,20 +13,9 @@ use super::{
 };
 use crate::relay::Relay;
 
-/// The seconds after which a replica that is silent doesn't count for `min-replicas-to-write`.
-const MOST_LAG_S: u32 = 2;
-
 /// The time limit for one try of a failover, and the number of tries.
 const ONE_TRY: Duration = Duration::from_secs(6);
 const TRIES: usize = 4;
-
-/// Returns the lines of configuration of a primary that refuses writes without replicas.
-pub(super) fn primary_lines() -> Vec<String> {
-    vec![
-        "min-replicas-to-write 1".to_owned(),
-        format!("min-replicas-max-lag {MOST_LAG_S}"),
-    ]
-}
 
 impl Servers {
     // ---- a primary with replicas
