@@ -214,7 +214,7 @@ impl Seat {
             );
             return None;
         };
-        seen.count(self.client.name, &outcome_of(&answer));
+        seen.count(self.client.name, &self.outcome_of(&answer));
         if answer.error().is_some() || !answer.ok() {
             return Some(());
         }
@@ -276,17 +276,18 @@ impl Seat {
         Some(())
     }
 
+    /// Returns the outcome of an acquire, with the client and its text for an error that no fault explains.
+    fn outcome_of(&self, answer: &Answer) -> String {
+        match answer.error() {
+            Some(error @ ("unavailable" | "not_replicated")) => error.to_owned(),
+            Some(error) => format!("{error} of {} ({})", self.client.name, answer.text()),
+            None if answer.ok() => "granted".to_owned(),
+            None => "not now".to_owned(),
+        }
+    }
+
     fn has_paused_since(&self, since: Instant) -> bool {
         locked(&self.pauses).iter().any(|(_, to)| *to >= since)
-    }
-}
-
-fn outcome_of(answer: &Answer) -> String {
-    match answer.error() {
-        Some("other") => format!("other ({})", answer.text()),
-        Some(error) => error.to_owned(),
-        None if answer.ok() => "granted".to_owned(),
-        None => "not now".to_owned(),
     }
 }
 
