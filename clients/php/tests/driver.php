@@ -286,6 +286,8 @@ function start(array $first, array $connect, string $client): array
     return [$pid, $ours];
 }
 
+// The system forgets a lock's process that has ended.
+pcntl_signal(SIGCHLD, SIG_IGN);
 $waits = false;
 $client = $argv[1] ?? 'php';
 $connect = null;

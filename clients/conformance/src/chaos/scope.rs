@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// The lease of every lock. The library's margin is a tenth of it.
+/// The lease of every lock.
 pub const LEASE: Duration = Duration::from_secs(6);
+
+/// The library's margin, a tenth of the lease.
 pub const MARGIN: Duration = Duration::from_millis(600);
 
 /// A time in which a process didn't run: it was stopped, or it was killed at its beginning.
