@@ -178,6 +178,8 @@ pub const CANT_SAVE: Outage = Outage {
         world
             .servers
             .call("CONFIG SET stop-writes-on-bgsave-error no");
+        // Otherwise the server could never load the data of a primary.
+        fs::remove_dir_all(world.servers.dir().join("dump.rdb")).expect("a folder");
     },
     waits: Waits::MayGoOn,
 };
