@@ -280,7 +280,10 @@ impl Seat {
     fn outcome_of(&self, answer: &Answer) -> String {
         match answer.error() {
             Some(error @ ("unavailable" | "not_replicated")) => error.to_owned(),
-            Some(error) => format!("{error} of {} ({})", self.client.name, answer.text()),
+            Some(error) => {
+                let reason = answer.text().lines().next().unwrap_or_default();
+                format!("{error} of {} ({reason})", self.client.name)
+            }
             None if answer.ok() => "granted".to_owned(),
             None => "not now".to_owned(),
         }
