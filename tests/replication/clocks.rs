@@ -40,7 +40,7 @@ impl Deref for Clock {
 impl Clock {
     #[track_caller]
     fn new() -> Clock {
-        Clock(redis_lock_rig::Clock::new())
+        Clock(redis_lock_rig::Clock::in_step())
     }
 
     /// Like `set_ms`, but returns once the server has seen the move. Valkey 9 reads the wall clock

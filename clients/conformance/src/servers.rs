@@ -151,7 +151,7 @@ impl Servers {
         let folder = self.new_folder(&self.processes.len().to_string())?;
         let mut plan = plan(setting);
         if setting.clocks == Clocks::Movable {
-            let clock = Clock::new();
+            let clock = Clock::in_step();
             plan.environment.extend(clock.environment());
             self.clocks.push(clock);
         }

@@ -19,8 +19,7 @@ pub struct Clock {
 impl Clock {
     /// Returns a clock equal to the system's clock.
     #[track_caller]
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Clock {
+    pub fn in_step() -> Clock {
         let dir = tempfile::tempdir().expect("a temporary directory");
         shared_object("replication/moved.c", dir.path());
         let offset = File::options()
