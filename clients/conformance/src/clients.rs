@@ -66,13 +66,14 @@ impl Client {
     }
 }
 
-fn clients_folder() -> PathBuf {
+/// Returns the folder of all libraries beside the sources of this program.
+pub fn clients_folder() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("a folder above").to_owned()
 }
 
 /// Returns the clients of these names and those of these libraries; all clients if both lists are empty.
-pub fn chosen(names: &[String], libraries: &[String]) -> Result<Vec<Client>> {
+pub fn chosen(clients: &Path, names: &[String], libraries: &[String]) -> Result<Vec<Client>> {
     let known: Vec<&str> = CLIENTS.iter().map(|(client, ..)| *client).collect();
     for name in names {
         let is_known = known.contains(&name.as_str());
@@ -90,7 +91,7 @@ pub fn chosen(names: &[String], libraries: &[String]) -> Result<Vec<Client>> {
     let all = all.filter(|(name, folder, _)| is_wanted(name, folder));
     let all = all.map(|(name, folder, lacks)| Client {
         name,
-        folder: clients_folder().join(folder),
+        folder: clients.join(folder),
         lacks,
     });
     let there: Vec<Client> = all

@@ -32,7 +32,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use redis_lock_rig::name_of;
 use rustix::process::{kill_process_group, Pid, Signal};
 
-use clients::{chosen, of_masters, Client};
+use clients::{chosen, clients_folder, of_masters, Client};
 use servers::{within, Clocks, Kind, Setting};
 use table::{Behaviour, Where};
 use world::World;
@@ -57,6 +57,9 @@ struct Options {
     /// A folder of a library, all of whose clients are tested
     #[arg(long = "library")]
     libraries: Vec<String>,
+    /// The folder of all libraries; that of this program's sources by default
+    #[arg(long, value_parser = from_anywhere)]
+    folder: Option<PathBuf>,
     /// A kind of servers to play rows on; all kinds by default
     #[arg(long = "kind", value_enum)]
     kinds: Vec<Kind>,
@@ -118,7 +121,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<ExitCode> {
-    let clients = chosen(&options.clients, &options.libraries)?;
+    let folder = options.folder.clone().unwrap_or_else(clients_folder);
+    let clients = chosen(&folder, &options.clients, &options.libraries)?;
     let folders = folders_of(&clients);
     let module = options.module.as_path();
     if !options.no_setup && !options.run.list {

@@ -214,6 +214,15 @@ impl World {
         }
     }
 
+    /// Returns how often a command of the module was called.
+    pub fn calls_of(&self, command: &str) -> u64 {
+        let begin = format!("cmdstat_{command}:calls=");
+        let stats = self.commands_of_locks();
+        let calls = stats.iter().find_map(|line| line.strip_prefix(&begin));
+        let count = calls.and_then(|it| it.split(',').next()?.parse().ok());
+        count.unwrap_or_default()
+    }
+
     /// Counts the commands of the module that the server has executed.
     pub fn commands_of_locks(&self) -> Vec<String> {
         let stats = text(&self.servers.call("INFO commandstats"));

@@ -31,7 +31,11 @@ fn wrong_values() -> Vec<(&'static str, Vec<Value>)> {
         ("at_least_ms", [no_times(), vec![json!("inf")]].concat()),
         ("wait_ms", no_times()),
         ("keys", vec![json!([]), json!([KEY, KEY]), json!([5])]),
-        ("margin_ms", [no_times(), vec![json!("inf")]].concat()),
+        // The lease of these locks is 6 s.
+        (
+            "margin_ms",
+            [no_times(), vec![json!("inf"), json!(6000)]].concat(),
+        ),
         ("limit", vec![json!(0), json!(-1), json!(4_294_967_296_u64)]),
         ("permits", vec![json!(1)]),
         ("data", vec![too_long]),
@@ -111,7 +115,8 @@ pub fn wrong_extensions(world: &mut World) {
     driver.lock("a", json!({"keys": [KEY], "lease_ms": 2000}));
     driver.try_acquire("a").fence();
     let token = world.holder(KEY);
-    for value in no_positive_times() {
+    // The margin is 200 ms.
+    for value in [no_positive_times(), vec![json!(200)]].concat() {
         let answer = driver.call(json!({"do": "extend", "lock": "a", "lease_ms": value}));
         let what = format!("a lease of {value}");
         check(world, &mut round, Column::Extend, &what, &answer);

@@ -19,8 +19,12 @@ const TIMEOUT_MS: u64 = 600;
 /// The limit of an acquire, and the time after which an acquire without a limit is cancelled.
 const WAIT_MS: u64 = 400;
 
-/// A time in which a late command would be seen.
+/// A longer lease than that of the other extension.
+const LONG_MS: u64 = 600_000;
+
+/// A time in which late commands would be seen, and one for a single command.
 const A_WHILE: Duration = Duration::from_millis(1000);
+const A_MOMENT: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The acquires of a round: each tries, waits with a limit, or is cancelled, and meets the other
@@ -48,15 +52,27 @@ fn driver(world: &mut World) -> Driver {
 
 /// Holds back every connection, so that the cleanup is late, too. It overtakes the acquire.
 pub fn late_acquires(world: &mut World) {
-    play_acquires(world, Relay::hold_back);
+    let _driver = end_acquires(world, Relay::hold_back);
+    deliver_acquires(world);
 }
 
 /// Holds back the connections that are open, so that the cleanup on another one comes first.
 pub fn late_acquires_of_old_connections(world: &mut World) {
-    play_acquires(world, Relay::hold_back_open);
+    let _driver = end_acquires(world, Relay::hold_back_open);
+    until_released(world, ACQUIRES.len());
+    deliver_acquires(world);
 }
 
-fn play_acquires(world: &mut World, hold_back: fn(&Relay)) {
+/// Waits for so many releases, after two for each idle connection.
+fn until_released(world: &World, count: usize) {
+    let all = 2 * ACQUIRES.len() + count;
+    until("releases have come", || {
+        world.calls_of("lock.release") >= all as u64
+    });
+}
+
+/// Begins the acquires, whose commands are held back, and waits for their ends.
+fn end_acquires(world: &mut World, hold_back: fn(&Relay)) -> Driver {
     let driver = driver(world);
     for (lock, ..) in ACQUIRES {
         driver.lock(lock, json!({"keys": [key(lock)], "lease_ms": 20_000}));
@@ -75,6 +91,10 @@ fn play_acquires(world: &mut World, hold_back: fn(&Relay)) {
             until_other_holds(world, &key(lock));
         }
     }
+    driver
+}
+
+fn deliver_acquires(world: &mut World) {
     deliver(world);
     for (lock, _, is_held) in ACQUIRES {
         world.until_nobody_waits(&key(lock));
@@ -84,7 +104,26 @@ fn play_acquires(world: &mut World, hold_back: fn(&Relay)) {
         }
         world.until_free(&key(lock));
     }
-    assert_free_for_good(world);
+    for_a_while(A_WHILE, || {
+        for (lock, ..) in ACQUIRES {
+            world.assert_free(&key(lock));
+        }
+    });
+}
+
+/// An acquire gets its grant on a second connection, and is released. Its first command arrives then.
+pub fn a_late_acquire_after_the_release(world: &mut World) {
+    let driver = driver(world);
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 20_000}));
+    world.servers.relay().hold_back_open();
+    let asked = driver.begin_acquire("a", Some(8000));
+    driver.answer(&asked).fence();
+    assert_released(&driver.answer(&driver.begin_release("a")));
+    until_released(world, 1);
+    deliver(world);
+    world.until_free(KEY);
+    for_a_while(A_MOMENT, || world.assert_free(KEY));
+    assert_eq!(driver.losses("a"), 0);
 }
 
 /// Asserts that an acquire ended without a lock. One that got it on another connection gives it
@@ -112,12 +151,10 @@ fn until_other_holds(world: &World, key: &str) {
     assert!(within(CLEAN, holds).is_some(), "{key} isn't free");
 }
 
-fn assert_free_for_good(world: &World) {
+fn for_a_while(time: Duration, look: impl Fn()) {
     let began = Instant::now();
-    while began.elapsed() < A_WHILE {
-        for (lock, ..) in ACQUIRES {
-            world.assert_free(&key(lock));
-        }
+    while began.elapsed() < time {
+        look();
         thread::sleep(LOOK);
     }
 }
@@ -135,22 +172,46 @@ fn play_release(world: &mut World, hold_back: fn(&Relay)) {
     driver.lock("a", json!({"keys": [KEY], "lease_ms": 2000}));
     driver.try_acquire("a").fence();
     hold_back(world.servers.relay());
-    let released = driver.answer(&driver.begin_release("a"));
-    let limit = Duration::from_millis(TIMEOUT_MS);
-    assert!(
-        released.error().is_none_or(|it| it == "unavailable"),
-        "{released}"
-    );
-    assert!(released.after < limit + A_WHILE, "{released}");
+    assert_released(&driver.answer(&driver.begin_release("a")));
     until_other_holds(world, KEY);
     deliver(world);
-    let began = Instant::now();
-    while began.elapsed() < A_WHILE {
-        assert!(world.other_has(KEY));
-        thread::sleep(LOOK);
-    }
+    for_a_while(A_WHILE, || assert!(world.other_has(KEY)));
     world.other_releases(KEY);
     world.assert_free(KEY);
+}
+
+/// A short extension arrives after a longer one.
+pub fn a_late_extension(world: &mut World) {
+    let driver = driver(world);
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 20_000, "renew": false}),
+    );
+    driver.try_acquire("a").fence();
+    world.servers.relay().hold_back_open();
+    driver.answer(&driver.begin_extend("a", 20_000));
+    // An attempt may use another connection that was open.
+    until("a longer extension has come", || {
+        let extended = driver.answer(&driver.begin_extend("a", LONG_MS));
+        extended.error().is_none() && extended.ok()
+    });
+    deliver(world);
+    let token = world.holder(KEY);
+    for_a_while(A_MOMENT, || {
+        let left_ms = world.left_of(KEY, &token);
+        assert!(left_ms > 20_000, "{left_ms} ms left");
+    });
+    assert!(driver.release("a"));
+}
+
+/// Asserts that a release returned in time, though it may go on without its caller.
+fn assert_released(answer: &Answer) {
+    let limit = Duration::from_millis(TIMEOUT_MS);
+    assert!(
+        answer.error().is_none_or(|it| it == "unavailable"),
+        "{answer}"
+    );
+    assert!(answer.after < limit + A_WHILE, "{answer}");
 }
 
 /// The server never hears of the end of the connection on which it is waited, and grants there.

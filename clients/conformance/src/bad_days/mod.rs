@@ -9,6 +9,7 @@ mod paused;
 mod refusals;
 mod sentinel;
 
+pub use cells::PATIENT_MS;
 pub use faults::{as_user, change_user, PASSWORD};
 
 use crate::table::{Ability, Behaviour, Where};
@@ -81,12 +82,18 @@ const BAD_DAYS: &[BadDay] = &[
                 "late_acquires_of_old_connections",
                 late::late_acquires_of_old_connections,
             ),
+            row(
+                Standalone,
+                "a_late_acquire_after_the_release",
+                late::a_late_acquire_after_the_release,
+            ),
             row(Standalone, "a_late_release", late::a_late_release),
             row(
                 Standalone,
                 "a_late_release_of_an_old_connection",
                 late::a_late_release_of_an_old_connection,
             ),
+            row(Standalone, "a_late_extension", late::a_late_extension),
             row(
                 Anywhere,
                 "a_silent_death_of_a_wait",

@@ -22,6 +22,8 @@ pub fn a_lease_is_renewed_beyond_its_end(world: &mut World) {
         thread::sleep(Duration::from_millis(20));
     }
     assert!(!driver.is_lost("a"));
+    let renewals = world.calls_of("lock.extend");
+    assert!((2..=5).contains(&renewals), "{renewals} renewals");
     assert!(driver.release("a"));
     world.assert_free(KEY);
     // A released lock is not renewed.

@@ -36,6 +36,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     waiting::a_wait_ends_in_time_and_leaves_nobody,
     waiting::three_wait_and_are_served_in_order,
     waiting::twenty_of_one_process_all_get_it,
+    waiting::a_waiter_that_died_is_forgotten_soon_after_its_limit,
     waiting::a_cancelled_wait_leaves_nothing,
     waiting::a_wait_cancelled_as_it_is_granted_leaves_nothing,
     waiting::a_wait_that_somebody_else_gave_up_is_cancelled_or_asked_again,
@@ -103,6 +104,8 @@ const STANDALONE: &[Behaviour] = rows![Standalone, [];
     rights::the_recommended_rights_are_enough,
     slow::replies_that_are_300_ms_late,
     slow::replies_that_are_150_ms_late,
+    slow::what_is_left_counts_from_the_request,
+    slow::a_grant_that_took_a_third_of_its_lease_isnt_held,
 ];
 
 const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Background];

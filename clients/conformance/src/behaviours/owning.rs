@@ -37,6 +37,7 @@ pub fn a_lost_lock_is_released_once(world: &mut World) {
     driver.try_acquire("a").fence();
     until("the lock is lost", || driver.is_lost("a"));
     assert!(!driver.release("a"));
+    assert!(driver.losses("a") <= 1);
     driver.acquire("a");
     assert!(driver.release("a"));
 }

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::LATE;
-use crate::servers::{until, within};
+use crate::servers::{until, within, SOON};
 use crate::world::World;
 
 const KEY: &str = "{t}k";
@@ -155,6 +155,19 @@ pub fn a_cancelled_wait_leaves_nothing(world: &mut World) {
     driver.try_acquire("a").fence();
     assert!(driver.release("a"));
     assert_eq!(driver.losses("a"), 0);
+}
+
+pub fn a_waiter_that_died_is_forgotten_soon_after_its_limit(world: &mut World) {
+    let mut driver = world.driver();
+    world.other_holds(KEY);
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": 60_000}));
+    driver.begin_acquire("a", Some(2000));
+    let began = Instant::now();
+    world.until_waiting(KEY, 1);
+    driver.kill();
+    until("the place is given up", || world.waiters(KEY) == 0);
+    let limit = Duration::from_millis(2000 + 1000);
+    assert!(began.elapsed() < limit + SOON, "{:?}", began.elapsed());
 }
 
 /// Accepts both outcomes, the grant or the cancellation first.
