@@ -154,6 +154,11 @@ planted: ## plant each bug of tests/planted, or of PATCHES, and show which of th
 planted-module: test-deps ## plant each bug of tests/planted/module, or of PATCHES, in the module, and show which server test catches it
 	@$(FOUND); bash scripts/planted-module.sh $(PATCHES)
 
+.PHONY: planted-clients
+planted-clients: run-deps build ## plant each bug of tests/planted/clients, or of PATCHES, in its library, and show which row catches it
+	@$(FOUND); cargo build --quiet --profile tool -p redis-lock-conformance -p redis-lock-rig && \
+	  bash scripts/planted-clients.sh $(PATCHES)
+
 # The shard of the mutants that `make mutants` plays, k/n from 0/n on; all by default.
 SHARD ?= 0/1
 .PHONY: mutants fuzz-bytes
