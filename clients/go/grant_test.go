@@ -337,7 +337,7 @@ func TestTheCallsOfTheMigrationPagesRun(t *testing.T) {
 			var grant *redislock.Grant`, serve(t).Address),
 		"grant, err = lock.Acquire(ctx)",
 		slices.Concat(
-			testserver.Calls(t, pages+"redlock-redsync.md", "| redsync | Go |", 1),
+			testserver.Calls(t, pages+"redsync.md", "| redsync | Go |", 1),
 			testserver.Calls(t, pages+"set-nx.md", "| now | Python |", 4),
 			testserver.Calls(t, pages+"zookeeper-etcd-consul.md", "| etcd's mutex | Go |", 1)))
 }

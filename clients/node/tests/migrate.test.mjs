@@ -27,7 +27,7 @@ function column(page, heading) {
 
 for (const [page, count] of [
   ['set-nx.md', 5],
-  ['redlock-redsync.md', 7],
+  ['npm-redlock.md', 7],
 ]) {
   test(`the calls of ${page}`, async () => {
     const client = await connect('ioredis', [server.address]);
