@@ -17,8 +17,8 @@ impl Command for Cancel {
         },
         about: CommandDoc {
             flags: c"write fast",
-            summary: c"Gives up all waits and places of a token that need a key; a grant stays.",
-            complexity: c"O(C K log W), C being the waits given up, K their keys and W the waiters of the server",
+            summary: c"Ends all waits and places of a token that include the key; a grant stays.",
+            complexity: c"O(C K log W), C being the waits ended, K their keys and W the waiters of the server",
             history: SINCE_0_1_0,
         },
     };

@@ -458,30 +458,22 @@ fn texts(rows: Vec<Vec<String>>) -> BTreeSet<String> {
         .collect()
 }
 
-/// The errors that commands share, as the pages name them.
-const SHARED: [(&str, &str); 4] = [
-    (
-        "a wrong number of arguments",
-        "ERR wrong number of arguments for",
-    ),
-    (
-        "an unknown, repeated or contradictory option",
-        "ERR syntax error",
-    ),
-    (
-        "a token that is empty or too long",
-        "ERR token must be 1 to 256 bytes",
-    ),
-    (
-        "a key that holds another type",
-        "WRONGTYPE Operation against a key holding the wrong kind of value",
-    ),
-];
-
 /// Returns the rows of the list of all errors.
 fn list_of_errors() -> Vec<Vec<String>> {
     let list = fs::read_to_string(docs().join("reference/errors.md")).expect("the list");
     table(&section(&list, "## Errors of lock commands"))
+}
+
+/// Returns the errors in the list that a command shares with others: `all except HOT: ...`.
+fn shared_errors(command: &str) -> BTreeSet<String> {
+    let (_, word) = command.split_once('.').expect("a command");
+    let mut rows = list_of_errors();
+    rows.retain(|cells| {
+        let others = cells[1].strip_prefix("all except ");
+        let others = others.and_then(|rest| rest.split_once(':'));
+        others.is_some_and(|(others, _)| !others.split([' ', ',']).any(|it| it == word))
+    });
+    texts(rows)
 }
 
 /// Returns the errors in the list for values of the command's arguments that are out of range.
@@ -514,14 +506,16 @@ const HOLDS_LEFT: &str = "ERR invalid holds, must be 0 to 4294967295";
 /// Returns the errors that a command's page names: its own in a table, and those that it shares.
 fn errors_of(command: &str) -> BTreeSet<String> {
     let section = section(&page(command), "## Errors");
-    let text = section.split_whitespace().collect::<Vec<_>>().join(" ");
-    let shared = SHARED.iter().filter(|(name, _)| text.contains(name));
+    assert!(
+        section.contains("[errors that commands share]"),
+        "{command}"
+    );
     let mut errors = texts(table(&section));
-    for (_, error) in shared {
-        assert!(errors.insert((*error).to_owned()), "{command}: {error}");
-    }
-    if text.contains("a value out of its range") {
-        errors.append(&mut errors_of_ranges(command));
+    for shared in [shared_errors(command), errors_of_ranges(command)] {
+        for error in shared {
+            assert!(!errors.contains(&error), "{command}: {error}");
+            errors.insert(error);
+        }
     }
     errors
 }

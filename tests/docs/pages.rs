@@ -649,6 +649,113 @@ fn links_between_the_pages_lead_somewhere() {
     }
 }
 
+/// The sentence that READMEs of packages repeat, because each stands alone in its registry.
+const OF_EACH_PACKAGE: &str =
+    "The server grants the lock to waiters in order, they don't poll, and \
+                               every grant has a fencing token (fence)";
+
+#[test]
+fn each_sentence_has_one_home() {
+    let mut homes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for page in pages_of_the_site()
+        .into_iter()
+        .filter(|page| has_own_text(page))
+    {
+        for sentence in sentences(&page) {
+            homes.entry(sentence).or_default().push(page.clone());
+        }
+    }
+    homes.retain(|_, pages| pages.len() > 1);
+    assert!(homes.remove(OF_EACH_PACKAGE).is_some());
+    assert!(homes.is_empty(), "sentences on several pages: {homes:#?}");
+}
+
+/// Returns true if the page has no quotes of other pages and no tables that programs wrote.
+fn has_own_text(page: &str) -> bool {
+    let quotes = [
+        "CHANGELOG.md",
+        "docs/internals/style.md",
+        "docs/internals/tests.md",
+    ];
+    !quotes.contains(&page) && !page.starts_with("docs/performance/")
+}
+
+/// Returns the sentences of a page with eight words or more, not counting code.
+fn sentences(page: &str) -> BTreeSet<String> {
+    let sentences = texts_of(page).into_iter().flat_map(|text| {
+        let text = ["? ", "! ", ": "]
+            .iter()
+            .fold(text, |text, end| text.replace(end, ". "));
+        let sentences = text.split(". ").map(|it| it.trim_end_matches(['.', ':']));
+        sentences.map(str::to_owned).collect::<Vec<_>>()
+    });
+    let is_long = |sentence: &String| {
+        let words = sentence.split(' ');
+        words.filter(|it| it.contains(char::is_alphabetic)).count() >= 8
+    };
+    sentences.filter(is_long).collect()
+}
+
+/// Returns the paragraphs, items and cells of a page in plain words, with `_` in place of code.
+/// Leaves out headings, and tables of commands' pages, because each of these is complete.
+fn texts_of(page: &str) -> Vec<String> {
+    let has_cells = !page.starts_with("docs/commands/");
+    let mut texts = vec![String::new()];
+    for line in lines_outside_blocks(&text_of(page)) {
+        if let Some(row) = line.strip_prefix('|') {
+            let row = row.replace("\\|", "");
+            texts.extend(row.split('|').filter(|_| has_cells).map(str::to_owned));
+        }
+        let item = line.strip_prefix("- ");
+        if item.is_some() || line.is_empty() || line.starts_with(['|', '#']) {
+            texts.push(String::new());
+        }
+        if !line.starts_with(['|', '#']) {
+            let text = texts.last_mut().expect("a text");
+            text.push_str(item.unwrap_or(line));
+            text.push(' ');
+        }
+    }
+    texts
+        .iter()
+        .map(|text| plain(&without_code(text)))
+        .collect()
+}
+
+/// Returns the trimmed lines that are in no fenced block and not told by the module.
+fn lines_outside_blocks(text: &str) -> Vec<&str> {
+    let mut end = None;
+    let mut outside = text.lines().map(str::trim).collect::<Vec<_>>();
+    outside.retain(|line| match end {
+        Some(awaited) => {
+            end = end.filter(|_| *line != awaited);
+            false
+        }
+        None => {
+            end = end_of_block(line);
+            end.is_none()
+        }
+    });
+    outside
+}
+
+/// Returns the line that ends the block which a line begins.
+fn end_of_block(line: &str) -> Option<&'static str> {
+    if line.starts_with("```") {
+        Some("```")
+    } else if line.starts_with("<!-- told by the module") {
+        Some("<!-- end of what the module tells -->")
+    } else {
+        None
+    }
+}
+
+/// Replaces each code span by `_`.
+fn without_code(text: &str) -> String {
+    let parts = text.split('`').step_by(2);
+    parts.collect::<Vec<_>>().join("_")
+}
+
 /// Returns the documents for users in docs/.
 fn documents_for_users() -> BTreeSet<String> {
     let mut documents = documents();
