@@ -61,7 +61,7 @@ func TestShortLimitsDontWasteConnections(t *testing.T) {
 	check(t, holder.Release(background))
 }
 
-// The waiters of a server that stands still write one line, and leave neither goroutines nor
+// The waiters of a server that hangs write one line, and leave neither goroutines nor
 // places.
 func TestAThousandWaitersTellOfOneOutage(t *testing.T) {
 	s := serve(t)

@@ -170,7 +170,7 @@ impl<T: GivenBack> Owned<T> {
 impl<T: GivenBack> Drop for Owned<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: by the contract of `Owned::new`. The value is used no more.
+        // SAFETY: by the contract of `Owned::new`. The value is no longer used.
         unsafe { T::give_back(self.0) };
     }
 }

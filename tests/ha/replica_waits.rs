@@ -1,6 +1,6 @@
 //! REPLICAS: a reply that is held back until replicas have acknowledged what the command changed.
 //!
-//! A replica that stands still acknowledges nothing, so the tests decide when a reply may come.
+//! A replica that hangs acknowledges nothing, so the tests decide when a reply may come.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -96,7 +96,7 @@ fn nodes_that_restart_from_their_files_in_the_middle_of_a_move_have_each_lock_on
     }
     cluster.until_all_serve();
 
-    // The source serves this key, and sends clients on with those that it has no more.
+    // The source serves this key, and sends clients on with those that it no longer has.
     let slot = cluster.next_move(EVERY_KIND[2]);
     let (source, target) = (slot.source, slot.target);
     assert_eq!(digests(target, &EVERY_KIND[..2]), before[..2]);

@@ -201,7 +201,7 @@ fn waiters_at_a_demoted_node_are_told_whatever_their_keys_are_called() {
     }
 }
 
-/// The replies about keys of the slot of `{t}` that are held back by a replica that stands still.
+/// The replies about keys of the slot of `{t}` that are held back by a replica that hangs.
 struct HeldBack<'a> {
     slot: Move<'a>,
     replica: &'a Server,

@@ -53,7 +53,7 @@ REPLICAOF 127.0.0.1 1                                | UNBLOCKED a | READONLY a 
 REPLICAOF 127.0.0.1 1; REPLICAOF NO ONE              | UNBLOCKED a | gone a      | no        | gone a
 DEBUG RELOAD                                         | waits a     | waits a     | no        | waits a
 DEBUG RELOAD; LOCK.RELEASE k a                       | granted w   | granted w   | yes       | waits z
-(stands still past the lease)                        | granted w   | granted w   | yes       | waits z
+(hangs past the lease)                               | granted w   | granted w   | yes       | waits z
 (its time ends)                                      | nil a       | gone a      | no        | gone a
 (its time ends); LOCK.RELEASE k a                    | nil z       | gone z      | no        | gone z
 LOCK.CANCEL k w                                      | UNBLOCKED a | gone a      | yes       | gone a
@@ -235,7 +235,7 @@ impl Scene {
                 server.call_all(&["LOCK.EXTEND k a PX 30", "CLIENT PAUSE 600000 WRITE"]);
                 until("the lease is over", || self.holder() == "-");
             }
-            "(stands still past the lease)" => {
+            "(hangs past the lease)" => {
                 assert_eq!(server.call("LOCK.EXTEND k a PX 300").int(), 1);
                 let over_ms = unix_time_ms() + 300;
                 server.freeze();

@@ -280,7 +280,7 @@ impl Servers {
             .iter()
             .filter(|it| it.port() != source.port());
         for process in others {
-            // The slots of the node that stands still are served by no node.
+            // The slots of the node that hangs are served by no node.
             let go_on = "CONFIG SET cluster-require-full-coverage no";
             for command in [go_on, &owns] {
                 let told: String = process.ask(command).expect("a slot can be taken over");

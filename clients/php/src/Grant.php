@@ -103,7 +103,7 @@ final class Grant
      * Releases the lock. Returns false if it had been lost.
      *
      * @throws NotHeld if it was released before
-     * @throws Unavailable|ServerError|ModuleMissing in any case the program holds it no more
+     * @throws Unavailable|ServerError|ModuleMissing in any case the program no longer holds it
      */
     public function release(): bool
     {

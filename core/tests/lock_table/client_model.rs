@@ -806,7 +806,7 @@ fn a_lease_that_counts_from_the_reply_outlasts_itself() {
     );
 }
 
-/// Without a margin, a process that stands still for a moment at the end of its lease still believes
+/// Without a margin, a process that is paused for a moment at the end of its lease still believes
 /// in it while the next one holds the lock.
 #[test]
 fn a_loss_without_a_margin_is_noticed_too_late() {

@@ -147,7 +147,7 @@ impl Step<'_> {
             let is_granted = self.after.holder(key, token).is_some();
             let is_kept = is_there || is_granted || waiter.is_over;
             require(is_kept, Promise::RefusedChangesNothing, || {
-                format!("{waiter:?} waits no more by {:?}", self.cause)
+                format!("{waiter:?} no longer waits by {:?}", self.cause)
             })?;
         }
         for (key, holder) in self.holders_before() {

@@ -249,7 +249,7 @@ impl Process {
         Ok(())
     }
 
-    /// Stops the process (SIGSTOP), and waits until it stands still. Everything that it is sent
+    /// Stops the process (SIGSTOP), and waits until it has stopped. Everything that it is sent
     /// meanwhile stays in its sockets.
     pub fn freeze(&self) -> Result<()> {
         let id = self.signal(libc::SIGSTOP)?;
@@ -258,7 +258,7 @@ impl Process {
         let changed = unsafe { libc::waitpid(id, &raw mut status, libc::WUNTRACED) };
         ensure!(
             changed == id && libc::WIFSTOPPED(status),
-            "the process should stand still: {status:#x}"
+            "the process should have stopped: {status:#x}"
         );
         Ok(())
     }

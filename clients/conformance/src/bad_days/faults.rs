@@ -37,7 +37,7 @@ pub const KILLED: Outage = Outage {
     waits: Waits::AreCutOff,
 };
 
-/// The server stands still, and keeps its connections.
+/// The server hangs, and keeps its connections.
 pub const STOPPED: Outage = Outage {
     prepare: |_| {},
     begin: |world| world.servers.stop(),

@@ -57,7 +57,7 @@ const BAD_DAYS: &[BadDay] = &[
         ],
     },
     BadDay {
-        name: "the server stands still",
+        name: "the server hangs",
         rows: &[
             row(Anywhere, "stopped_before", |world| {
                 outages::before(world, "stopped_before", &faults::STOPPED);
@@ -303,7 +303,7 @@ const BAD_DAYS: &[BadDay] = &[
         ],
     },
     BadDay {
-        name: "your process stood still",
+        name: "your process was paused",
         rows: &[
             row(Anywhere, "paused", paused::paused),
             row(Standalone, "paused_in_a_wait", paused::paused_in_a_wait),

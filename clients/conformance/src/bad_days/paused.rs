@@ -1,4 +1,4 @@
-//! A process that stood still, and what its calls give when it goes on.
+//! A process that was paused, and what its calls give when it goes on.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::cells::{rounds, Column, Due};
 use crate::servers::until;
 use crate::world::World;
 
-/// A block's work, in whose middle the process stands still for longer than its lease.
+/// A block's work, in whose middle the process is paused for longer than its lease.
 const WORK: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(5);
 

@@ -19,9 +19,9 @@ use crate::world;
 pub enum Fault {
     /// A program dies.
     Death,
-    /// A program stands still, also for longer than its lease.
+    /// A program is paused, also for longer than its lease.
     Pause,
-    /// A server stands still.
+    /// A server hangs.
     Stall,
     /// The connection of a blocked client breaks.
     BreakAny,

@@ -307,7 +307,7 @@ impl Run {
         }
     }
 
-    /// Returns an event that can happen now. A process that stands still defers it.
+    /// Returns an event that can happen now. A paused process defers it.
     fn unless_paused(&mut self, event: Event) -> Option<Event> {
         let until_ms = match &event {
             Event::Wake(client, _) => self.clients[*client].paused_until_ms,

@@ -118,7 +118,7 @@ enum Storm {
     PermitsFreed,
     /// LOCK.HOT while 100,000 keys are waited for and a million others come and go
     Hot,
-    /// 10,000 clients wait for a replica that stands still
+    /// 10,000 clients wait for a replica that hangs
     Replicas,
     /// The same, and FLUSHALL ends all their grants
     ReplicasFlushed,

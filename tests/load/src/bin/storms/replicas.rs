@@ -1,4 +1,4 @@
-//! Thousands of clients that wait for a replica that stands still (REPLICAS).
+//! Thousands of clients that wait for a replica that hangs (REPLICAS).
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,10 +31,10 @@ const MANY_KEYS_BOUND_US: f64 = 10_000.0;
 /// Bound of the memory that the end of all waits takes, in MB.
 const MORE_BOUND_MB: f64 = 10.0;
 
-/// The words by which a command waits for the replica that stands still.
+/// The words by which a command waits for the replica that hangs.
 const HELD_BACK: &str = " REPLICAS 2 WITHIN 600000";
 
-/// Time for which the replica stands still after all clients have begun to wait.
+/// Time for which the replica hangs after all clients have begun to wait.
 const STILL: Duration = Duration::from_secs(5);
 
 const STILL_BOUND_MS: f64 = 20.0;
@@ -52,7 +52,7 @@ const LEFT_BOUND: f64 = 2_000.0;
 /// Time in which the memory must return. Redis 8 and Valkey free some 6 MB a second.
 const RETURN: Duration = Duration::from_secs(120);
 
-/// A server whose clients wait for two replicas, of which one stands still.
+/// A server whose clients wait for two replicas, of which one hangs.
 struct Scene {
     server: Server,
     asker: Connection,
@@ -112,7 +112,7 @@ fn until_waits(asker: &mut Connection, count: usize) -> Result<()> {
     })
 }
 
-/// One replica stands still, and then goes on. The other one counts the requests.
+/// One replica hangs, and then goes on. The other one counts the requests.
 pub fn stand_still(stage: &Stage, score: &mut Score) -> Result<()> {
     let Scene {
         server,
@@ -135,7 +135,7 @@ pub fn stand_still(stage: &Stage, score: &mut Score) -> Result<()> {
     })?;
     let answered = crowd.answered()?;
     ensure!(answered == 0, "{answered} are answered");
-    let what = format!("{waiters} clients wait for a replica that stands still");
+    let what = format!("{waiters} clients wait for a replica that hangs");
     score.bounded_latency(&what, &latency, STILL_BOUND_MS);
     score.at_most("  REPLCONF GETACK", requests as f64, REQUESTS_BOUND, "");
     score.number("  memory of a client that waits", each, "bytes");

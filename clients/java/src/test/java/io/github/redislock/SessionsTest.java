@@ -27,7 +27,7 @@ class SessionsTest extends OneServer {
     super(kind);
   }
 
-  /** A session outlives a server that stands still for less than the lease. */
+  /** A session outlives a server that hangs for less than the lease. */
   @Test
   void aStallOfTheServerEndsNoSession() throws Exception {
     try (Locks hasty = new Locks(server.link(kind))) {
@@ -58,7 +58,7 @@ class SessionsTest extends OneServer {
     }
   }
 
-  /** Returns a link to a server that stands still for 2 s at each of the first two ties. */
+  /** Returns a link to a server that hangs for 2 s at each of the first two ties. */
   private Link stopping(Link whole) {
     AtomicInteger ties = new AtomicInteger();
     return before(whole, command -> {
