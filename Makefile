@@ -244,7 +244,7 @@ chaos: run-deps build ## play all clients amid faults of servers, connections an
 
 # --- packages ---------------------------------------------------------------------------------
 
-.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-bare test-release test-musl test-monitoring test-vanished test-panics deny
+.PHONY: install uninstall deb-deps packaged deb dist test-upgrade test-packages test-bare test-release test-musl test-arm test-monitoring test-vanished test-panics deny
 
 # The root that `make install` copies the module to; the server's by default.
 PREFIX ?=
@@ -317,6 +317,9 @@ test-musl: test-deps build ## build the module and the command for musl, and run
 	cargo build --profile tool --package redis-lock-cli --target "$$MUSL_TARGET" && \
 	REDIS_LOCK_MUSL="$(CARGO_TARGET_DIR)/$$MUSL_TARGET/tool" \
 	  $(NEXTEST) --test packages musl::
+
+test-arm: test-deps ## build for arm64, and run the core's and the commands' tests by qemu-user; needs Debian, rustup target add
+	@$(FOUND); exports=$$(sh scripts/arm64.sh) && eval "$$exports" && $(NEXTEST) --test commands --test kinds
 
 test-panics: test-deps ## test a module that panics on purpose, once in each callback, on SERVERS
 	@$(FOUND); panics="$(CARGO_TARGET_DIR)/panics"; \

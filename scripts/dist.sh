@@ -18,8 +18,8 @@ die() { echo "dist: $*" >&2; exit 1; }
 
 build_for_glibc() {
   [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || die "no standard library for $target: rustup target add $target"
-  sh scripts/portable.sh "$target" --release --lib
-  sh scripts/portable.sh "$target" --release --package redis-lock-cli
+  sh scripts/portable.sh build "$target" --release --lib
+  sh scripts/portable.sh build "$target" --release --package redis-lock-cli
 }
 
 # Builds for musl: the module for the server's C library, the command without any.

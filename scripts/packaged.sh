@@ -27,7 +27,7 @@ pack_plain() {
 # The target keeps build scripts and macros out of the profile.
 build_here() { cargo build --release --target "$host" --target-dir "$build/portable" "$@" >&2; }
 
-build_portable() { sh scripts/portable.sh "$host" --release --target-dir "$build/portable" "$@" >&2; }
+build_portable() { sh scripts/portable.sh build "$host" --release --target-dir "$build/portable" "$@" >&2; }
 
 # Prints the path of llvm-profdata. Fails if it can't be had.
 find_profdata() {

@@ -1,6 +1,7 @@
 #!/bin/sh
-# portable.sh TARGET ARGUMENT...   runs `cargo build --target TARGET ARGUMENT...` for a target with glibc.
-#                                  The results run with glibc 2.28 and later, whichever this machine has.
+# portable.sh COMMAND TARGET ARGUMENT...   runs `cargo COMMAND --target TARGET ARGUMENT...`, a build or
+#                                          test, for a target with glibc. The results run with
+#                                          glibc 2.28 and later, whichever this machine has.
 #
 # cargo-zigbuild lets Zig link, which knows the symbols of each version of glibc. Zig's own unwinder
 # stands in for libgcc_s. pip gets both from PyPI once, into cargo's build directory.
@@ -12,9 +13,12 @@ cd "$(dirname "$0")"
 glibc=2.28
 cargo_zigbuild=0.24.1
 ziglang=0.17.1
-zig=${CARGO_TARGET_DIR:-$PWD/../target}/zig/$cargo_zigbuild-$ziglang
-target=$1
-shift
+clone=$(cd .. && pwd)
+build=${CARGO_TARGET_DIR:-$clone/target}
+zig=$build/zig/$cargo_zigbuild-$ziglang
+command=$1
+target=$2
+shift 2
 
 # The hashes are of the builds for Linux, x86_64 and ARM64 each.
 install_zig() {
@@ -35,5 +39,8 @@ END
 }
 
 [ -d "$zig" ] || install_zig
+# The names of source files in panics, which are then the same wherever the clone and cargo's home are.
+RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$clone=/redis-lock --remap-path-prefix=$build=/build"
+export RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
 export CARGO_ZIGBUILD_ZIG_PATH="$zig/ziglang/zig"
-exec "$zig/bin/cargo-zigbuild" zigbuild --target "$target.$glibc" "$@"
+exec "$zig/bin/cargo-zigbuild" "$command" --target "$target.$glibc" "$@"

@@ -6,7 +6,8 @@
 # Clones HEAD to release-tree, and writes the tag's version into the clone's files, so the work tree
 # keeps its own. The clone's commit is what a release tags: it depends on HEAD and TAG alone.
 #
-# TARGETS names further targets of rustc for `make dist`. LIBRARIES names the client libraries.
+# TARGETS names further targets of rustc for `make dist`: by default arm64, if rustc has its standard
+# library. LIBRARIES names the client libraries.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -75,9 +76,12 @@ need_subcommand() {
     (unset CARGO_TARGET_DIR; CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --locked --version "$2" "$1")
 }
 
+# Prints the target if rustc has a standard library for it, and it isn't this machine's.
+installed() { [ "$1" = "$host" ] || [ ! -d "$(rustc --print sysroot)/lib/rustlib/$1/lib" ] || echo "$1"; }
+
 make_packages() {
   make deb dist
-  for target in ${TARGETS:-}; do make dist TARGET="$target"; done
+  for target in ${TARGETS:-$(installed aarch64-unknown-linux-gnu)}; do make dist TARGET="$target"; done
   cargo generate-rpm --auto-req disabled --target-dir "$CARGO_TARGET_DIR" --output "$out/" \
     --set-metadata "version = \"$distribution\""
   cp "$CARGO_TARGET_DIR"/debian/redis-lock_"$distribution"-*.deb "$CARGO_TARGET_DIR"/dist/redis-lock*-"$version"-*.tar.gz "$out/"
