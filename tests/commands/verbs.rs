@@ -966,7 +966,7 @@ fn a_restored_lock_takes_its_expiry_from_its_lease() {
 #[test]
 fn a_restored_lock_whose_lease_has_ended_is_free() {
     let server = Server::start();
-    let mut replies = server.call_batch(&["LOCK.ACQUIRE k a PX 30", "DUMP k"]);
+    let mut replies = server.call_batch(&["LOCK.ACQUIRE k a PX 300", "DUMP k"]);
     let payload = replies.remove(1).bytes();
     until("the lease has ended", || server.call("EXISTS k").int() == 0);
     restore(&server, "k", "0", &payload);
