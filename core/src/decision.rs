@@ -160,3 +160,23 @@ impl Deliveries {
         self.publications.shrink_to(KEPT);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cleared_deliveries_are_gone_with_the_memory_of_many() {
+        let completion = Completion {
+            waiter_id: WaiterId(1),
+            outcome: Outcome::TimedOut,
+        };
+        let mut deliveries = Deliveries {
+            completions: vec![completion; 10 * KEPT],
+            publications: Vec::new(),
+        };
+        deliveries.clear();
+        assert!(deliveries.is_empty());
+        assert!(deliveries.completions.capacity() < 2 * KEPT);
+    }
+}

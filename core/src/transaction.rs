@@ -100,8 +100,7 @@ impl Workspace {
     #[cold]
     #[inline(never)]
     fn clear(&mut self) {
-        self.others.clear();
-        self.lists.clear();
+        *self = Self::default();
     }
 }
 
@@ -114,14 +113,6 @@ impl Lists {
     /// Returns true if no name and no waiter is left to look at.
     fn are_worked_off(&self) -> bool {
         self.changed.is_empty() && self.again.is_empty() && self.granted.is_empty()
-    }
-
-    fn clear(&mut self) {
-        self.changed.clear();
-        self.again.clear();
-        self.deliveries.clear();
-        self.granted.clear();
-        self.lost_holds.clear();
     }
 }
 
@@ -802,9 +793,8 @@ fn commit_entry<'n>(name: impl Fn() -> EffectName<'n>, entry: &Entry, effects: &
 /// Returns true if a lock passed from one exclusive holder to another token.
 #[inline]
 fn is_handed_over(before: &Lock, after: &Lock) -> bool {
-    let exclusive = before.mode() == Mode::Exclusive && after.mode() == Mode::Exclusive;
     let holders = before.holders().only().zip(after.holders().only());
-    exclusive && holders.is_some_and(|(one, other)| one.token != other.token)
+    before.mode() == Mode::Exclusive && holders.is_some_and(|(one, other)| one.token != other.token)
 }
 
 /// Like [`commit_entry`], for a lock that had a holder before and has one after.

@@ -68,19 +68,19 @@ struct ByNumber(BTreeSet<(u32, u64, Position)>);
 
 /// Returns the prefixes of a number, the number itself first, each with the count of digits it
 /// lacks.
-fn prefixes(number: u32) -> impl Iterator<Item = (u32, u64)> {
-    (0..=u32::BITS / BITS).map(move |lacking| (lacking, u64::from(number) >> (lacking * BITS)))
+fn prefixes(number: u64) -> impl Iterator<Item = (u32, u64)> {
+    (0..=u32::BITS / BITS).map(move |lacking| (lacking, number >> (lacking * BITS)))
 }
 
 impl ByNumber {
     fn insert(&mut self, number: u32, position: Position) {
-        let entries = prefixes(number);
+        let entries = prefixes(number.into());
         self.0
             .extend(entries.map(|(lacking, prefix)| (lacking, prefix, position)));
     }
 
     fn remove(&mut self, number: u32, position: Position) {
-        for (lacking, prefix) in prefixes(number) {
+        for (lacking, prefix) in prefixes(number.into()) {
             self.0.remove(&(lacking, prefix, position));
         }
     }
@@ -94,13 +94,11 @@ impl ByNumber {
         if self.0.is_empty() {
             return None;
         }
-        let mut end = most.min(u64::from(u32::MAX)) + 1;
         let mut first: Option<Position> = None;
-        for lacking in 0..=u32::BITS / BITS {
+        for (lacking, end) in prefixes(most.min(u64::from(u32::MAX)) + 1) {
             let whole = end - end % DIGITS..end;
             let found = whole.filter_map(|prefix| self.first_of(lacking, prefix));
             first = first.into_iter().chain(found).min();
-            end >>= BITS;
         }
         first
     }

@@ -1534,6 +1534,24 @@ mod tests {
         assert!(!is_behind(&queues), "the only waiter is leaving");
     }
 
+    /// Each name of the waiter counts, and each position that is passed over there.
+    #[test]
+    fn positions_that_were_left_are_worked_off_in_parts() {
+        let keys: Vec<String> = (0..MOST_TAKEN_OUT + 9).map(|key| key.to_string()).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        for (number, looked_at, vacated) in [
+            (0, MOST_TAKEN_OUT / 2, MOST_TAKEN_OUT / 2),
+            (1, MOST_TAKEN_OUT, 0),
+        ] {
+            let mut queues = Queues::default();
+            let waiters = [waiter(1, "a", &keys), waiter(2, "b", &keys)];
+            let positions = waiters.map(|it| queues.enqueue(it, End::Back, None, None).0);
+            queues.leave(positions[number]);
+            assert_eq!(queues.work_off(usize::MAX).len(), vacated, "{number}");
+            assert_eq!(queues.leaving[0].next, looked_at, "{number}");
+        }
+    }
+
     #[test]
     fn the_check_finds_each_broken_index() {
         type Break = fn(&mut Queues, [Position; 3]);
@@ -1650,8 +1668,11 @@ mod tests {
         queues.leave(a);
         assert_eq!(new(&mut queues, "e"), ["x", "z"].map(name));
         queues.remove(a);
-        let id = queues.find(&name("x")).expect("a queue");
-        let stale = QueueId { removals: 9, ..id };
+        let other = queues.find(&name("z")).expect("a queue");
+        let stale = QueueId {
+            removals: 9,
+            ..other
+        };
         let waiter = waiter(10, "f", &["x"]);
         queues.enqueue(waiter, End::Back, None, Some(stale));
         assert_eq!(queues.waits_at(&token("f"), &name("x")).len(), 1);

@@ -912,7 +912,7 @@ mod tests {
     #[test]
     fn the_check_finds_each_broken_list() {
         type Break = fn(&mut ReplicaWaits, GrantId);
-        let breaks: [(Break, &str); 14] = [
+        let breaks: [(Break, &str); 15] = [
             (
                 |it, _| {
                     it.at.clear();
@@ -953,6 +953,16 @@ mod tests {
             (|it, id| it.grant_of(id).is_new = true, "not followed"),
             (|it, id| it.grant_of(id).followers = 2, "not followed"),
             (|it, id| it.grant_of(id).followers = 0, "not followed"),
+            (
+                |it, id| {
+                    it.waits.clear();
+                    it.timeouts.clear();
+                    it.unsent.clear();
+                    it.grant_of(id).waits.clear();
+                    it.grant_of(id).followers = 0;
+                },
+                "not followed",
+            ),
             (
                 |it, id| it.grant_of(id).waits.extend([ID, ID]),
                 "not followed",
@@ -1022,6 +1032,40 @@ mod tests {
                 assert_eq!(waits.has_more(), has_more, "{left} left of kind {number}");
                 assert_eq!(waits.check(), Ok(()));
             }
+        }
+    }
+
+    /// A lost wait takes a look, and one for each of its grants.
+    #[test]
+    fn a_part_ends_with_the_look_that_reaches_its_bound() {
+        type Part = fn(&mut ReplicaWaits, &mut dyn FnMut(WaiterId, End));
+        let look: Part = |it, end| it.end(&Progress::default(), (900, 120), usize::MAX, end);
+        let operation: Part = |it, end| it.end_lost(end);
+        for (part, grants, expected) in [(look, 255, 256), (operation, 511, 128)] {
+            assert_eq!((1 + grants) * expected, MOST_LOOKS);
+            let mut waits = ReplicaWaits::default();
+            let terms = Terms {
+                deadline_ms: 1_000,
+                fence: 5,
+                session: SessionId::NONE,
+            };
+            let names: Vec<Name> = (0..grants).map(|db| Name::new(db as i32, b"k")).collect();
+            for id in 0..300 {
+                let replicas = Replicas {
+                    count: NonZeroU16::new(2).expect("a number"),
+                    within_ms: 50,
+                };
+                let mut wait = ReplicaWait::new(replicas, HeldReply::Grant, &token(), 100);
+                for name in &names {
+                    wait.follow(waits.grant_to_follow(name, &token(), terms));
+                }
+                waits.insert(WaiterId(id), wait);
+            }
+            waits.lose(&name(), &token());
+            let mut ended = 0;
+            part(&mut waits, &mut |_, _| ended += 1);
+            assert_eq!(ended, expected);
+            assert!(waits.has_more());
         }
     }
 

@@ -73,18 +73,28 @@ impl WaitQueues {
         }
     }
 
+    /// Like [`WaitQueues::count_before_end`], for a present waiter that is granted.
+    // perf: the only name of a present waiter was compared when it was settled.
+    #[inline]
+    pub(super) fn count_before_grant(&mut self, position: Position, tx: &mut Transaction) {
+        let waiter = self.queues.at(position);
+        if waiter.is_some_and(|waiter| unlikely(waiter.names.count() > 1)) {
+            self.count_before_end(position, tx);
+        } else {
+            self.count_lost(tx);
+        }
+    }
+
     /// Counts the holders that went while a waiter waited, before its wait ends and its queues may
     /// be gone.
-    #[inline]
+    #[inline(never)]
     pub(super) fn count_before_end(&mut self, position: Position, tx: &mut Transaction) {
         self.count_lost(tx);
-        let names = self.queues.at(position).map(|waiter| &waiter.names);
-        if let Some(several) = names.filter(|names| unlikely(names.count() > 1)) {
-            for name in &several.clone() {
-                if tx.has_read(name) {
-                    let id = tx.entry(name);
-                    self.count_vanished(id, tx);
-                }
+        let names = self.queues.at(position).map(|waiter| waiter.names.clone());
+        for name in names.iter().flatten() {
+            if tx.has_read(name) {
+                let id = tx.entry(name);
+                self.count_vanished(id, tx);
             }
         }
     }

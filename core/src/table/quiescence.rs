@@ -342,6 +342,38 @@ mod tests {
         );
     }
 
+    /// Nothing is checked while positions that were left are in the lists, or while many waiters are
+    /// left to the timer.
+    #[test]
+    fn nothing_is_found_while_much_is_left_to_the_timer() {
+        let mut leaving = table();
+        let queues = &mut leaving.wait_queues.queues;
+        let names = Names::set(vec![name("y"), name("z")]).expect("two names");
+        let other = Waiter {
+            names,
+            ..waiter("b", BLOCKED)
+        };
+        let (position, _) = queues.enqueue(other, End::Back, None, None);
+        queues.leave(position);
+        assert_eq!(found(&mut leaving, Keys::default(), &["x"], 0), None);
+
+        for (left, expected) in [(MOST_LEFT, Some(token("a"))), (MOST_LEFT + 1, None)] {
+            let mut table = table();
+            let WaitQueues {
+                queues, backlog, ..
+            } = &mut table.wait_queues;
+            for number in 0..left {
+                let other = Waiter {
+                    names: Names::one(name("y")),
+                    ..waiter(&format!("t{number}"), BLOCKED)
+                };
+                let (position, _) = queues.enqueue(other, End::Back, None, None);
+                backlog.insert(200, position, Vec::new());
+            }
+            assert_eq!(found(&mut table, Keys::default(), &["x"], 0), expected);
+        }
+    }
+
     /// A name that the operation has not read may be due. Then the timer looks at it.
     #[test]
     fn a_waiter_for_a_second_name_that_is_due_is_left_to_the_timer() {

@@ -98,9 +98,6 @@ impl WaitQueues {
     pub(super) fn settle(&mut self, names: &[Name], tx: &mut Transaction) {
         if names.is_empty() && self.is_idle() && !tx.any_shared {
             tx.lists.changed.clear();
-            if unlikely(!tx.lists.granted.is_empty()) {
-                tx.lists.granted.clear();
-            }
         }
         if !names.is_empty() || !tx.lists.changed.is_empty() || !tx.lists.again.is_empty() {
             self.settle_all(names, tx);
@@ -171,9 +168,6 @@ impl WaitQueues {
     #[inline(never)]
     fn recheck_granted(&self, work: &mut WorkList, tx: &mut Transaction) {
         while let Some((token, names)) = tx.lists.granted.pop() {
-            if self.queues.waits_of(&token) == 0 {
-                continue;
-            }
             for name in &names {
                 tx.steps += self.recheck_waits_of(&token, name, work);
             }
@@ -449,7 +443,7 @@ impl WaitQueues {
         kept_fence: Option<u64>,
         tx: &mut Transaction,
     ) {
-        self.count_before_end(position, tx);
+        self.count_before_grant(position, tx);
         let names = self.queues.at(position).map(|waiter| &waiter.names);
         let queue = names.and_then(|names| tx.only_queue(names, &self.queues));
         let Some((waiter, waits_elsewhere)) = self.queues.take(position, queue) else {

@@ -1,7 +1,7 @@
 //! Growth of an operation's steps with keys, waiters and holders: linear, never quadratic.
 
 use crate::world::World;
-use redis_lock_core::budget::MOST_LOOKS;
+use redis_lock_core::budget::{CLEARED_AT_ONCE, MOST_LOOKS, MOST_STEPS, MOST_WORK, WORK_OF_A_STEP};
 use redis_lock_core::state::replica_waits::Progress;
 use redis_lock_core::values::refusal::Refusal;
 
@@ -211,6 +211,71 @@ fn one_operation_admits_no_more_than_the_server_can_answer_at_once() {
     assert!(world.table.queues().is_empty());
     assert_eq!(world.holders("k").len(), 2_000);
     assert_eq!(world.say("ACQUIRE k new SHARED"), "granted");
+}
+
+/// Each hand-over takes as many steps. The keys of the command move the step at which the last one
+/// begins.
+#[test]
+fn no_waiter_is_looked_at_when_all_steps_are_taken() {
+    let released = |waiters: usize, many_keys: usize| {
+        let mut world = World::new();
+        let keys = keys(many_keys);
+        world.say(&format!("MACQUIRE {keys} h"));
+        for waiter in 0..waiters {
+            world.say(&format!("WAIT k0 w{waiter} SHARED"));
+        }
+        let before = world.table.steps();
+        assert_eq!(
+            world.say(&format!("MRELEASE {keys} h")),
+            many_keys.to_string()
+        );
+        world.table.steps() - before
+    };
+    let each = released(11, 1) - released(10, 1);
+    for many_keys in 1..=each as usize {
+        let taken = released(150, many_keys);
+        let bounds = MOST_STEPS..MOST_STEPS + each;
+        assert!(bounds.contains(&taken), "{taken} with {many_keys} keys");
+    }
+}
+
+#[test]
+fn a_firing_grants_whatever_it_has_taken_to_look_at_its_names() {
+    let count = MOST_STEPS as usize / 2 + 1;
+    let mut world = World::new();
+    for key in 0..count {
+        world.say(&format!("ACQUIRE k{key} h PX 100"));
+        world.say(&format!("WAIT k{key} w"));
+    }
+    world.now_ms += 101;
+    let names = world.table.due_names(world.now_ms, count);
+    assert_eq!(names.len(), count);
+    let decision = world.outside(|table, outside| table.settle_due(&names, count, outside));
+    world.carry_out(decision);
+    assert!(!world.heard().is_empty());
+}
+
+/// A look at the holder that alone has the smallest limit, at a waiter that lacks permits, and at
+/// the waiters for a lock that came by RENAME.
+#[test]
+fn each_look_at_a_name_is_a_step() {
+    let mut world = World::new();
+    for line in [
+        "ACQUIRE k h SHARED LIMIT 2 PERMITS 2",
+        "WAIT k t SHARED LIMIT 5",
+        "MWAIT 2 j k t SHARED LIMIT 5 PERMITS 3",
+        "ACQUIRE k h SHARED LIMIT 2",
+        "ACQUIRE x h",
+        "WAIT x w",
+        "ACQUIRE y a SHARED",
+        "ACQUIRE y b SHARED",
+    ] {
+        world.say(line);
+    }
+    assert_eq!(steps(&mut world, "EXTEND k h", "1"), 5);
+    let before = world.table.steps();
+    world.rename("y", "x");
+    assert_eq!(world.table.steps() - before, 6);
 }
 
 #[test]
@@ -557,7 +622,51 @@ fn a_search_for_deadlocks_among_many_sessions_is_bounded() {
     world.say_as(2, "ACQUIRE own t SESSION");
     world.say_as(2, "WAIT k0 w");
     let (steps, given_up) = steps_of_a_search(&mut world, "WAIT own c");
-    assert!(steps <= MOST_OF_A_SEARCH && given_up == 1, "{steps}");
+    let bounds = MOST_WORK / WORK_OF_A_STEP..=MOST_OF_A_SEARCH;
+    assert!(bounds.contains(&steps) && given_up == 1, "{steps}");
+}
+
+#[test]
+fn a_search_for_deadlocks_costs_what_it_finds() {
+    assert_constant("among sessions that nobody waits for", |count| {
+        let mut world = World::new();
+        for key in 0..count {
+            world.say_as(1, &format!("ACQUIRE k{key} t SESSION"));
+        }
+        world.say_as(2, "ACQUIRE own t SESSION");
+        world.say_as(2, "WAIT k0 w");
+        steps_of_a_search(&mut world, "WAIT own c").0
+    });
+    assert_linear("where many hold what as many wait for", |count| {
+        let mut world = World::new();
+        world.say_as(1, "ACQUIRE own t SESSION");
+        for client in 2..count as u64 + 2 {
+            world.say_as(client, &format!("ACQUIRE k t{client} SHARED SESSION"));
+            world.say_as(client, &format!("WAIT own w{client}"));
+        }
+        for waiter in 0..count {
+            world.say(&format!("WAIT k x{waiter}"));
+        }
+        steps_of_a_search(&mut world, "WAIT k c").0
+    });
+}
+
+#[test]
+fn a_search_for_deadlocks_clears_an_entry_for_each_queue() {
+    let close = |queues: usize| {
+        let mut world = World::new();
+        for key in 0..queues {
+            world.say(&format!("ACQUIRE o{key} h"));
+            world.say(&format!("WAIT o{key} w"));
+        }
+        world.say_as(1, "ACQUIRE k1 t SESSION");
+        world.say_as(2, "ACQUIRE k2 t SESSION");
+        world.say_as(2, "WAIT k1 w");
+        steps_of_a_search(&mut world, "WAIT k2 w").0
+    };
+    let queues_a_step = CLEARED_AT_ONCE * WORK_OF_A_STEP as usize;
+    let cleared = close(5 * queues_a_step) - close(0);
+    assert!((5..=6).contains(&cleared), "{cleared} steps");
 }
 
 /// Returns the steps of some work, and the replica waits and grants that it looks at.

@@ -425,6 +425,8 @@ fn a_lock_of_another_slot_that_is_not_known_refuses_nobody() {
     ] {
         world.say_as(client, line);
     }
+    // A change at another name leaves the lock known.
+    world.store.touched.insert(world::name("{b}z"));
     assert_eq!(
         world.say_as(2, "WAIT {a}x b"),
         Refusal::SessionDeadlock.text()

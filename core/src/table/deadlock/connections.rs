@@ -70,7 +70,7 @@ impl WaitQueues {
         }
         let mut graph = Graph::new(newcomer, search);
         graph.read(newcomer, work, tx)?;
-        Ok(graph.is_newcomer_stuck(work)? && !graph.has_way_out(newcomer, &self.queues, work)?)
+        Ok(graph.is_newcomer_stuck(work)? && !graph.has_way_out(&self.queues, work)?)
     }
 
     /// Returns true if the newcomer would wait for a waiter before it, or for a holder whose

@@ -9,7 +9,7 @@ use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
 use crate::values::request::Request;
 use crate::values::session_id::SessionId;
-use crate::values::time::Now;
+use crate::values::time::{has_passed, Now};
 
 /// The mark of a queue without a resource. It is never an index, because there are fewer resources
 /// than [`MOST_WORK`].
@@ -103,7 +103,7 @@ impl<'q> Source<'q> {
     /// Returns true if a grant is in force now, or if a renewal of its session is due.
     pub(super) fn is_in_force(self, own: &Holder, now: Now, tx: &Transaction<'_, '_, '_>) -> bool {
         !matches!(self, Self::Recorded(_))
-            || own.deadline_ms > now.ms()
+            || !has_passed(own.deadline_ms, now.ms())
             || tx.sessions.renewal(own, now).is_some()
     }
 }
@@ -205,7 +205,7 @@ impl<'q> Search<'q> {
     /// Returns the index of a queue's resource. Adds the resource if it is new.
     fn resource_of(&mut self, queue: KnownQueue<'q>, work: &mut Work) -> Result<usize, GivenUp> {
         let number = queue.number();
-        if let Some(more) = (number + 1).checked_sub(self.by_queue.len()) {
+        if let Some(more) = number.checked_sub(self.by_queue.len()) {
             work.add((more / CLEARED_AT_ONCE) as u64)?;
             self.by_queue.resize(number + 1, NO_RESOURCE);
         }
@@ -373,5 +373,17 @@ impl<'q> Search<'q> {
             resource,
         });
         self.visit(resource, None, work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_with_more_than_the_most_work_is_given_up() {
+        for (work, is_done) in [(MOST_WORK, true), (MOST_WORK + 1, false), (u64::MAX, false)] {
+            assert_eq!(Work::default().add(work).is_ok(), is_done, "{work}");
+        }
     }
 }

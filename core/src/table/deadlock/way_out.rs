@@ -7,7 +7,7 @@
 use foldhash::{HashMap, HashSet};
 
 use super::graph::{Graph, Need};
-use super::search::{GivenUp, JoinAt, Newcomer, Work};
+use super::search::{GivenUp, Work};
 use crate::budget::WORK_OF_A_WAITER;
 use crate::state::queue::Queues;
 use crate::values::name::Name;
@@ -15,16 +15,10 @@ use crate::values::token::Token;
 
 impl Graph<'_> {
     /// Returns true if a token that is tied in the deadlock of a stuck newcomer also waits in a queue
-    /// outside the deadlock.
-    pub(super) fn has_way_out(
-        &self,
-        newcomer: &Newcomer<'_>,
-        queues: &Queues,
-        work: &mut Work,
-    ) -> Result<bool, GivenUp> {
+    /// outside the deadlock. The waits in the deadlock have only names that it waits for.
+    pub(super) fn has_way_out(&self, queues: &Queues, work: &mut Work) -> Result<bool, GivenUp> {
         let circle = self.circle(work)?;
         let nodes = || circle.iter().filter_map(|number| self.nodes.get(*number));
-        let members: HashSet<JoinAt> = nodes().map(|node| node.join_at).collect();
         let waited_for: HashSet<usize> = nodes().flat_map(|it| it.resources.clone()).collect();
         let names = waited_for.iter().filter_map(|it| self.resources.get(*it));
         let names: HashSet<&Name> = names.map(|resource| resource.name).collect();
@@ -32,10 +26,6 @@ impl Graph<'_> {
         for tie in ties.filter(|tie| waited_for.contains(&tie.resource)) {
             for position in queues.positions_of(&tie.token) {
                 work.add(WORK_OF_A_WAITER)?;
-                let is_inside = members.contains(&JoinAt::At(position));
-                if is_inside || newcomer.older == Some(position) {
-                    continue;
-                }
                 for name in queues.at(position).into_iter().flat_map(|it| &it.names) {
                     work.add(1)?;
                     if !names.contains(name) {

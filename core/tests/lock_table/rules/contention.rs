@@ -398,6 +398,22 @@ fn a_key_that_went_unseen_ends_a_hold_though_another_command_comes_first() {
 }
 
 #[test]
+fn a_key_that_went_unseen_ends_a_hold_though_its_last_wait_ends_first() {
+    for (line, answer) in [("CANCEL k b", "1"), ("WAIT k b", "granted")] {
+        let mut world = play(
+            "ACQUIRE k a -> granted
+            WAIT k b KEEP 100 -> waits
+            BYE WAIT k b KEEP 100
+            +20",
+        );
+        delete_unseen(&mut world, "k");
+        assert_eq!(world.say(line), answer);
+        world.fire(Vec::new());
+        assert_hot(&world, "k", "grants 1 held-ms 20");
+    }
+}
+
+#[test]
 fn a_key_that_went_unseen_ends_a_hold_though_its_waiter_is_granted_first() {
     let mut world = play(
         "ACQUIRE x a -> granted
@@ -406,6 +422,22 @@ fn a_key_that_went_unseen_ends_a_hold_though_its_waiter_is_granted_first() {
         +20",
     );
     delete_unseen(&mut world, "y");
+    assert_eq!(world.say("RELEASE x a"), "1");
+    assert_eq!(world.heard(), ["MWAIT 2 x y b: granted"]);
+    world.fire(Vec::new());
+    assert_hot(&world, "y", "grants 1 held-ms 20 waiters 0");
+}
+
+#[test]
+fn a_lock_that_was_replaced_unseen_ends_a_hold_though_its_waiter_is_granted_first() {
+    let mut world = play(
+        "ACQUIRE x a -> granted
+        ACQUIRE y h -> granted
+        MWAIT 2 x y b -> waits
+        ACQUIRE z b -> granted
+        +20",
+    );
+    world.rename_unseen("z", "y");
     assert_eq!(world.say("RELEASE x a"), "1");
     assert_eq!(world.heard(), ["MWAIT 2 x y b: granted"]);
     world.fire(Vec::new());
@@ -710,6 +742,21 @@ fn a_name_that_is_no_longer_waited_for_goes_first() {
     assert_hot(&world, "k3", &three);
     refuse_once(&mut world, "new3");
     assert_hot(&world, "k3", "nothing");
+}
+
+#[test]
+fn names_whose_waiter_has_left_are_shown_by_their_counts_only() {
+    let mut world = World::new();
+    let keys: Vec<String> = (0..MOST_NAMES_CHECKED)
+        .map(|key| format!("k{key}"))
+        .collect();
+    let keys = format!("{MOST_NAMES_CHECKED} {}", keys.join(" "));
+    world.say(&format!("MACQUIRE {keys} h"));
+    let wait = format!("MWAIT {keys} w");
+    assert_eq!(world.say(&wait), "waits");
+    assert_eq!(hottest(&world, usize::MAX).len(), MOST_NAMES_CHECKED);
+    world.hang_up_unseen(&wait);
+    assert_eq!(hottest(&world, usize::MAX).len(), MOST_NAMES);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::world::{self, World};
 /// A scene, the counter that it is about, and the value at its end.
 type Row = (&'static str, fn(&Counters) -> u64, u64);
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 16] = [
     (
         "ACQUIRE k a -> granted
          ACQUIRE k a -> granted
@@ -63,6 +63,14 @@ const ROWS: [Row; 15] = [
          WAIT k b -> waits
          QUEUE k c -> place 2
          QUEUE k c -> place 2",
+        |counters| counters.take_overs,
+        2,
+    ),
+    (
+        "ACQUIRE k a -> granted
+         QUEUE k b -> place 1
+         WAIT k b -> waits
+         QUEUE k b -> place 1",
         |counters| counters.take_overs,
         2,
     ),
@@ -286,6 +294,20 @@ fn positions_that_were_left_are_due_at_once() {
     world.hang_up_unseen("MWAIT 2 x y b");
     assert!(world.table.queues().is_empty());
     assert_eq!(world.table.next_due_ms(), Some(0));
+}
+
+#[test]
+fn positions_that_were_left_are_due_though_nothing_is_scheduled() {
+    let mut world = play(
+        "ACQUIRE x a -> granted
+         MWAIT 3 x y z b -> waits",
+    );
+    world.hang_up_unseen("MWAIT 3 x y z b");
+    world.say("RELEASE x a");
+    assert!(!world.table.is_any_scheduled());
+    assert_eq!(world.table.next_due_ms(), Some(0));
+    world.fire(Vec::new());
+    assert_eq!(world.table.next_due_ms(), None);
 }
 
 #[test]

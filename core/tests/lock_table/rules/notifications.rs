@@ -50,6 +50,13 @@ scenes! {
         QUEUE free d NOTIFY jobs 4 -> granted
         < nothing";
 
+    the_grant_to_another_is_told_of_by_who_is_granted_the_same_lock: "
+        ACQUIRE k h PX 100 -> granted
+        QUEUE k a SHARED NOTIFY jobs 1 -> place 1
+        LATE 101
+        QUEUE k b SHARED NOTIFY jobs 2 -> granted
+        < jobs: 1";
+
     the_grant_to_another_is_told_of_by_whoever_causes_it: "
         ACQUIRE k h PX 100 -> granted
         QUEUE k a NOTIFY jobs 1 -> place 1

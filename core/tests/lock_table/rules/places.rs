@@ -339,6 +339,21 @@ fn places_at_a_name_that_is_elsewhere_are_given_up_in_parts() {
     assert_eq!(world.heard(), [""; 0]);
 }
 
+#[test]
+fn a_name_whose_places_were_given_up_is_scheduled_while_a_client_waits_for_it() {
+    let mut world = play(
+        "MACQUIRE 2 k j h -> granted
+         QUEUE k a -> place 1
+         QUEUE j a -> place 1
+         WAIT j b -> waits",
+    );
+    let names = ["k", "j"].map(world::name);
+    let left = world.table.drop_places_at(&names, 10, world.now_ms);
+    assert_eq!(left, [world::name("j")]);
+    let is_scheduled = names.map(|name| world.table.is_scheduled(&name));
+    assert_eq!(is_scheduled, [false, true]);
+}
+
 // ---- The limit
 
 #[test]

@@ -344,7 +344,7 @@ scenes! {
 
     a_take_back_takes_no_permits_from_others: "
         REPLICAS 1
-        ACQUIRE k b SHARED LIMIT 3 PERMITS 3 -> granted
+        ACQUIRE k b SHARED LIMIT 4 PERMITS 4 -> granted
         ACQUIRE j a -> granted
         MWAIT 2 k j b SHARED LIMIT 3 PERMITS 1 REPLICAS 1 -> waits
         WAIT k c SHARED LIMIT 3 PERMITS 2 -> waits
@@ -354,7 +354,17 @@ scenes! {
         = k b#1 c#1
         = j
         RELEASE k c -> 1
+        ACQUIRE k d SHARED LIMIT 4 PERMITS 3 -> nil
         ACQUIRE k d SHARED LIMIT 3 PERMITS 2 -> granted";
+
+    a_grant_that_a_hand_over_makes_anew_is_lost_to_the_wait_for_the_old_one: "
+        REPLICAS 1
+        ACQUIRE j h PX 50 -> granted
+        ACQUIRE k a REPLICAS 1 -> held back
+        MWAIT 2 j k a -> waits
+        LATE 51
+        RELEASE k a -> 1
+        < MWAIT 2 j k a: granted | ACQUIRE k a REPLICAS 1: NOREPLICAS";
 }
 
 #[test]

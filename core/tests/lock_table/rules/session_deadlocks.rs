@@ -7,6 +7,7 @@
 //! `deadlock.rs` in the folder above compares the search with an exhaustive one.
 
 use super::scene::{play, scenes};
+use crate::world;
 
 scenes! {
     // ---- Refused
@@ -81,6 +82,16 @@ scenes! {
         B> WAIT s b -> waits
         A> WAIT y a -> DEADLOCK connections would wait for each other's SESSION grants";
 
+    a_circle_through_a_waiter_between_two_that_were_found_before: "
+        N> MACQUIRE 2 s t n SESSION -> granted
+        R> ACQUIRE u r SESSION -> granted
+        W> ACQUIRE y w SESSION -> granted
+        Q> MWAIT 2 k u q -> waits
+        W> WAIT k w -> waits
+        P> MWAIT 2 k t p -> waits   // found before Q, which waits for R
+        R> WAIT s r -> waits
+        N> WAIT y n -> DEADLOCK connections would wait for each other's SESSION grants";
+
     what_the_own_token_holds_is_in_nobody_s_way: "
         A> ACQUIRE x t SESSION -> granted
         B> ACQUIRE y b SESSION -> granted
@@ -135,6 +146,47 @@ scenes! {
         B> WAIT s b SHARED LIMIT 2 -> waits
         A> WAIT y a -> waits";
 
+    a_permit_of_a_session_that_ends_opens_a_circle: "
+        A> ACQUIRE s a SHARED LIMIT 3 SESSION -> granted
+        P> ACQUIRE s p SHARED LIMIT 2 SESSION -> granted
+        A> ACQUIRE t a SHARED LIMIT 2 SESSION -> granted
+        H> ACQUIRE t h SHARED LIMIT 2 -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED LIMIT 3 PERMITS 2 -> waits
+        P> WAIT t p SHARED LIMIT 2 -> waits
+        A> WAIT y a -> waits        // H goes, then P, so B is granted beside A
+        H> RELEASE t h -> 1
+        < WAIT t p SHARED LIMIT 2: granted
+        P> RELEASE s p -> 1
+        < WAIT s b SHARED LIMIT 3 PERMITS 2: granted";
+
+    a_shared_wait_without_a_limit_is_granted_beside_a_session: "
+        A> ACQUIRE s a SHARED SESSION -> granted
+        H> ACQUIRE s h SHARED LIMIT 2 -> granted
+        B> ACQUIRE y b SESSION -> granted
+        B> WAIT s b SHARED -> waits
+        A> WAIT y a -> waits
+        H> RELEASE s h -> 1
+        < WAIT s b SHARED: granted";
+
+    a_shared_wait_needs_nothing_where_its_token_shares_already: "
+        A> MACQUIRE 2 v x a SHARED SESSION -> granted
+        B> ACQUIRE x b SHARED SESSION -> granted
+        H> ACQUIRE y h -> granted
+        A> MWAIT 2 x y a SHARED -> waits
+        B> WAIT v b -> waits
+        H> RELEASE y h -> 1
+        < MWAIT 2 x y a SHARED: granted";
+
+    a_place_in_the_queue_lapses_and_is_no_part_of_a_circle: "
+        A> ACQUIRE x a SESSION -> granted
+        B> ACQUIRE y b SESSION -> granted
+        P> MQUEUE 2 x k p -> place 1
+        B> WAIT k b -> waits
+        A> WAIT y a -> waits
+        +501
+        < WAIT k b: granted";
+
     an_older_wait_that_ends_is_no_part_of_a_circle: "
         A> ACQUIRE x a SESSION -> granted
         C> ACQUIRE y c SESSION -> granted
@@ -155,6 +207,21 @@ scenes! {
         < MWAIT 2 x z a SESSION: granted
         P> MRELEASE 2 x z a -> 2
         < WAIT x b: granted";
+
+    another_wait_of_a_token_that_an_upgrade_waits_for_opens_the_way: "
+        A> ACQUIRE k a SHARED SESSION -> granted
+        B> ACQUIRE k b SHARED SESSION -> granted
+        A> ACQUIRE j a SESSION -> granted
+        N> ACQUIRE n n SESSION -> granted
+        H> ACQUIRE z h -> granted
+        P> MWAIT 2 k z b SHARED SESSION -> waits
+        A> WAIT k a -> waits
+        B> WAIT n b2 -> waits
+        N> WAIT j n -> waits
+        H> RELEASE z h -> 1
+        < MWAIT 2 k z b SHARED SESSION: granted
+        P> MRELEASE 2 k z b -> 2
+        < WAIT k a: granted";
 
     a_place_of_a_tied_token_outside_opens_the_way_of_one_connection: "
         A> ACQUIRE x a SESSION -> granted
@@ -211,4 +278,23 @@ fn a_waiter_that_left_hides_no_other() {
     let answer = world.say_as(of(b'A'), "WAIT m a");
     assert!(answer.starts_with("DEADLOCK"), "{answer}");
     world.fire(Vec::new());
+}
+
+/// An EXPIRE by hand shortens the lease of a session, which then ends before its renewal is due.
+#[test]
+fn a_lease_that_was_shortened_and_has_ended_is_no_part_of_a_circle() {
+    let mut world = play(
+        "A> ACQUIRE x a SESSION -> granted
+         B> ACQUIRE y b SESSION -> granted
+         C> ACQUIRE z c SESSION -> granted
+         A> WAIT y a -> waits
+         B> WAIT z b -> waits",
+    );
+    world.expire("y", Some(world.wall_ms() + 10));
+    world.fire(vec![world::name("y")]);
+    world.now_ms += 11;
+    let c = world.client_of("ACQUIRE z c SESSION");
+    assert_eq!(world.say_as(c, "WAIT x c"), "waits");
+    world.fire(Vec::new());
+    assert_eq!(world.heard(), ["WAIT y a: granted"]);
 }

@@ -303,4 +303,9 @@ fn a_renewal_never_shortens_a_lease() {
     world.set_clock(0);
     world.pass_ms(30);
     assert!(deadline_ms(&world) > before_ms, "renewed again");
+    world.set_clock(-30);
+    let before_ms = deadline_ms(&world);
+    world.pass_ms(30);
+    assert_eq!(deadline_ms(&world), before_ms, "a renewal to the same time");
+    assert_eq!(world.table.sessions().len(), 1, "tied all the same");
 }

@@ -125,6 +125,21 @@ fn who_came_back_meanwhile_has_one_place() {
 }
 
 #[test]
+fn who_waits_for_an_upgrade_meanwhile_has_one_place() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+        WAIT k a SHARED KEEP 100 -> waits
+        WAIT k b SHARED -> waits
+        RELEASE k h -> 1
+        WAIT k a -> waits",
+    );
+    let hand_over = world.handed_over.remove(0);
+    world.take_back(&hand_over);
+    assert_eq!(world.holders("k"), ["b#1"]);
+    assert_eq!(world.table.queues().len(), 1);
+}
+
+#[test]
 fn a_grant_that_the_same_operation_confirmed_is_not_taken_back() {
     for confirming in [
         "ACQUIRE k a PX 900",
@@ -150,16 +165,15 @@ fn a_grant_that_the_same_operation_confirmed_is_not_taken_back() {
 
 #[test]
 fn a_grant_that_an_operation_of_another_token_made_may_be_taken_back() {
-    let mut world = play(
-        "ACQUIRE k h PX 50 -> granted
-         WAIT k a -> waits
-         LATE 51
-         ACQUIRE k b -> nil",
-    );
-    assert!(world
-        .handed_over
-        .last()
-        .expect("a hand-over")
-        .is_revocable());
-    world.say("RELEASE k a");
+    for (mode, answer) in [("", "nil"), ("SHARED", "granted")] {
+        let mut world = play(&format!(
+            "ACQUIRE k h PX 50 -> granted
+             WAIT k a {mode} -> waits
+             LATE 51
+             ACQUIRE k b {mode} -> {answer}",
+        ));
+        let hand_over = world.handed_over.last().expect("a hand-over");
+        assert!(hand_over.is_revocable(), "{mode}");
+        world.say("RELEASE k a");
+    }
 }

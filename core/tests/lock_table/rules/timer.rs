@@ -81,6 +81,18 @@ fn what_is_deferred_is_done_when_its_time_has_come() {
     assert_eq!(world.heard(), ["WAIT k b: granted"]);
 }
 
+#[test]
+fn a_name_without_waiters_is_deferred_too() {
+    let mut world = play(
+        "ACQUIRE k a SHARED PX 50 -> granted
+         ACQUIRE k b SHARED PX 90 -> granted",
+    );
+    world.now_ms += 51;
+    assert_eq!(world.table.next_due_ms(), Some(world.now_ms));
+    world.defer(&["k"]);
+    assert_eq!(world.table.next_due_ms(), Some(world.now_ms + 20));
+}
+
 // ---- Names that are due
 
 #[test]
