@@ -296,7 +296,7 @@ impl World {
 }
 
 /// Returns true if the reply to an operation is an error. So is that of a wait which its own decision
-/// ends, unless another token had to be granted first.
+/// ends, unless another token or another wait of its own token had to be granted first.
 pub fn is_refused(
     decision: &Decision,
     operation: &Operation,
@@ -306,11 +306,19 @@ pub fn is_refused(
     let mut completions = decision.deliveries.iter().flat_map(|it| &it.completions);
     let is_own_error =
         |it: &Completion| it.waiter_id == waiter_id && matches!(it.outcome, Outcome::Refused(_));
-    let is_of_another = |change: &Change| match change {
-        Change::Grant { holder, .. } => holder.token != *operation.action.token(),
-        _ => false,
-    };
-    let grants_another = effects.iter().any(|(_, change)| is_of_another(change));
+    let grants = effects.iter().filter_map(|(name, change)| match change {
+        Change::Grant { holder, .. } => Some((name, &holder.token)),
+        _ => None,
+    });
+    let own = operation.action.token();
+    let granted: Vec<&Name> = grants
+        .clone()
+        .filter(|it| it.1 == own)
+        .map(|it| it.0)
+        .collect();
+    let is_granted_whole = operation.names.iter().all(|name| granted.contains(&name));
+    let grants_another =
+        grants.clone().any(|(_, token)| token != own) || !(granted.is_empty() || is_granted_whole);
     decision.answer.is_err() || (!grants_another && completions.any(is_own_error))
 }
 

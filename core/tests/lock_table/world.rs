@@ -150,6 +150,8 @@ pub struct World {
     pub replaced: BTreeMap<(String, u64), u64>,
     /// The greatest fence so far.
     pub last_fence: u64,
+    /// The fence of the last command that was granted at once.
+    pub answered_fence: u64,
     /// True if each decision is judged by the promises.
     pub is_judged: bool,
 }
@@ -200,6 +202,7 @@ impl World {
             kept: BTreeMap::new(),
             replaced: BTreeMap::new(),
             last_fence: 0,
+            answered_fence: 0,
             is_judged: true,
         }
     }
@@ -324,6 +327,9 @@ impl World {
         if let Some(position) = position {
             self.callers.insert(waiter_id, client_id);
             self.waiting.insert(waiter_id, (line.to_owned(), position));
+        }
+        if let Ok(Answer::Granted(fence)) = decision.answer {
+            self.answered_fence = fence;
         }
         let said = match &decision.answer {
             Ok(Answer::Granted(_)) => "granted".to_owned(),

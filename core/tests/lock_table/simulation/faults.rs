@@ -198,6 +198,7 @@ impl Run {
                 };
                 self.servers[number].world.clock_set_by_ms += by_ms;
                 self.servers[number].knows_time = false;
+                self.begin_eras_ahead_of(number);
                 self.later(10, Fault::NoticeClock(number));
                 if self.random.one_in(2) {
                     self.later(300, Fault::PutClockRight(number));
@@ -368,9 +369,15 @@ impl Run {
 
     // ---- Slots
 
-    /// Sets a clock. If it goes back, fences of a slot whose lock was free when it came may fall.
+    /// Sets a clock, which the module notices.
     fn set_clock(&mut self, number: usize, by_ms: i64) {
         self.server(number).set_clock(by_ms);
+        self.begin_eras_ahead_of(number);
+    }
+
+    /// Begins an era of each slot that had greater fences than the next one of its server. If a clock goes
+    /// back, fences of a slot whose lock was free when it came may fall.
+    fn begin_eras_ahead_of(&mut self, number: usize) {
         let world = &self.servers[number].world;
         let next = world.fences().last().max(world.wall_us());
         for slot in 0..SLOTS.len() {

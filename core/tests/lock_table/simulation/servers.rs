@@ -171,7 +171,7 @@ impl Server {
         } else {
             let is_granted = answer == "granted";
             let fence = if is_granted {
-                self.fence_of(&command)
+                self.world.answered_fence
             } else {
                 0
             };
