@@ -24,8 +24,11 @@ use crate::sample::{Sample, CURVES};
 /// Time between two samples.
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// Time between two acts. It leaves the server and other programs most of a core.
+const REST: Duration = Duration::from_secs(1);
+
 /// Time between two grants of the client that takes a lock all the time.
-const PACE: Duration = Duration::from_millis(2);
+const PACE: Duration = Duration::from_millis(20);
 
 /// Puts a server with the module under mixed load for hours, and draws its memory, descriptors and
 /// latency. Fails if one of them grows.
@@ -71,7 +74,7 @@ fn checked(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!grown.is_empty())))
 }
 
-/// Starts a server whose replies to DEBUG RELOAD and MOVE are those that `workload` needs.
+/// Starts a server with the settings that `workload` needs.
 fn start(options: &Options) -> Result<Server> {
     let lines = ["client-output-buffer-limit pubsub 1mb 0 0", "save \"\""];
     Server::start(Plan {
@@ -107,6 +110,7 @@ fn minutes(server: &Server, end: Instant, grants: &AtomicU64) -> Result<Vec<Samp
             act(server).with_context(|| (*name).to_owned())?;
             workload::reuse_freed_memory(server).with_context(|| format!("after {name}"))?;
             played += 1;
+            thread::sleep(REST);
         }
         let latency = pinger.stop()?;
         let sample = Sample::take(server, begin.elapsed(), &latency)?;
