@@ -90,6 +90,7 @@ var passing = []string{
 	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "OOM ", "MISCONF ", "BUSY ",
 	"MOVED ", "ASK ", "ERR max number of clients reached", "NOREPLICAS Not enough good replicas",
 	"UNBLOCKED force unblock from blocking operation, instance state changed",
+	"UNBLOCKED a newer connection with this token took over this place",
 }
 
 // isOutage returns true if the same command may succeed later, or at another server.

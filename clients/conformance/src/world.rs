@@ -165,6 +165,13 @@ impl World {
         text(&self.servers.info(key).expect("it is held").queue[0]["token"])
     }
 
+    /// Returns true if the first waiter is a client in LOCK.WAIT.
+    #[track_caller]
+    pub fn has_blocked(&self, key: &str) -> bool {
+        let info = self.servers.info(key).expect("it is held");
+        text(&info.queue[0]["kind"]) == "blocked"
+    }
+
     /// Returns true if the client has an ability.
     pub fn has(&self, ability: Ability) -> bool {
         !clients::lacks(&self.client, ability)

@@ -17,7 +17,7 @@ export class NoReply extends Error {
 const PASSING_REPLIES = [
   /^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|OOM|MISCONF|BUSY) /,
   /^ERR max number of clients/,
-  /^UNBLOCKED .*instance state changed/,
+  /^UNBLOCKED .*(instance state changed|took over this place)/,
   /^NOREPLICAS Not enough good replicas/,
 ];
 

@@ -13,7 +13,8 @@ final class ErrorReply extends \Exception
 {
     /** The codes of errors after which the same command may succeed later, or at another server. */
     private const OUTAGES = '/^(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|OOM|MISCONF|BUSY) '
-        . '|^ERR max number of clients|^UNBLOCKED .*instance state changed|^NOREPLICAS Not enough good replicas/';
+        . '|^ERR max number of clients|^UNBLOCKED .*(instance state changed|took over this place)'
+        . '|^NOREPLICAS Not enough good replicas/';
 
     /** Returns the reply that an exception is or has in its text, unlike "AUTH failed while reconnecting". */
     public static function of(\Throwable $thrown): ?self

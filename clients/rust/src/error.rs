@@ -113,7 +113,10 @@ fn may_pass(error: &RedisError) -> bool {
     match error.code().unwrap_or_default() {
         "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "ASK" => true,
         "OOM" | "MISCONF" | "BUSY" => true,
-        "UNBLOCKED" => detail.contains("instance state changed"),
+        // A late command of this acquire may have taken over the place.
+        "UNBLOCKED" => ["instance state changed", "took over this place"]
+            .iter()
+            .any(|it| detail.contains(it)),
         // The error of min-replicas-to-write, not that of the option replicas.
         "NOREPLICAS" => detail.contains("Not enough good replicas"),
         "ERR" => detail.contains("max number of clients"),

@@ -229,3 +229,24 @@ pub fn a_silent_death_of_a_wait(world: &mut World) {
     assert!(driver.release("a"));
     world.assert_free(KEY);
 }
+
+/// A wait arrives after the next one of its acquire, which has another connection, and takes its place.
+pub fn a_late_wait(world: &mut World) {
+    world.servers.relay();
+    let driver = world.driver_with(json!({"command_timeout_ms": TIMEOUT_MS}));
+    world.other_holds(KEY);
+    driver.lock("a", json!({"keys": [KEY]}));
+    let asked = driver.begin_acquire("a", None);
+    world.until_waiting(KEY, 1);
+    // A client that doesn't block has no connection to take over from.
+    if world.has_blocked(KEY) {
+        world.servers.relay().hold_back_open();
+        world.until_waiting(KEY, 0);
+        world.until_waiting(KEY, 1);
+        deliver(world);
+    }
+    world.other_releases(KEY);
+    driver.answer(&asked).fence();
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}

@@ -87,6 +87,7 @@ const BAD_DAYS: &[BadDay] = &[
                 "a_late_acquire_after_the_release",
                 late::a_late_acquire_after_the_release,
             ),
+            row(Standalone, "a_late_wait", late::a_late_wait),
             row(Standalone, "a_late_release", late::a_late_release),
             row(
                 Standalone,

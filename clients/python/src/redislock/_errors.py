@@ -83,7 +83,8 @@ def is_outage(error: BaseException) -> bool:
         return False
     text = str(error)
     if text.startswith("UNBLOCKED"):
-        return "instance state changed" in text
+        # A late command of this acquire may have taken over the place.
+        return "instance state changed" in text or "took over this place" in text
     if text.startswith("NOREPLICAS"):
         # The error of min-replicas-to-write, not that of the option replicas.
         return "Not enough good replicas" in text

@@ -91,7 +91,10 @@ final class Commands {
   }
 
   private static boolean isOutage(String code, String text) {
-    if (code.equals("UNBLOCKED")) return text.contains("instance state changed");
+    // A late command of this acquire may have taken over the place.
+    if (code.equals("UNBLOCKED")) {
+      return text.contains("instance state changed") || text.contains("took over this place");
+    }
     // The error of min-replicas-to-write, not that of the option replicas.
     if (code.equals("NOREPLICAS")) return text.contains("Not enough good replicas");
     return OUTAGES.contains(code) || text.contains("max number of clients");
