@@ -49,11 +49,10 @@ final class PhpRedisCluster implements Client
         $began = Clock::now();
         try {
             return $this->send($this->prefix() . $this->key, $words);
-        } catch (\RedisClusterException|\RedisException $thrown) {
-            // A redirection looks like a failure, but a late reply takes its time.
-            [$now, $patience] = [Clock::now(), $this->patience()];
-            if ($now - $began >= 0.9 * $patience || $until - $now < $patience) {
-                throw $thrown;
+        } catch (\RedisClusterException|\RedisException $failure) {
+            $this->throwIfLate($failure, $began);
+            if ($until - Clock::now() < $this->patience()) {
+                throw $failure;
             }
         }
         return $this->follow($words, $call);
@@ -77,24 +76,38 @@ final class PhpRedisCluster implements Client
     /** Sends a command again. The one before may have been executed. */
     private function follow(#[\SensitiveParameter] array $words, Call $call): mixed
     {
+        $began = Clock::now();
         try {
             // It follows MOVED, and notes the new node of the slot.
             $this->cluster->exists($this->key);
             $call->unanswered++;
             return $this->send($this->prefix() . $this->key, $words);
         } catch (\RedisClusterException|\RedisException $failure) {
+            $this->throwIfLate($failure, $began);
         }
         // Only the node to which the slot moves executes a command after ASKING.
         foreach ($this->cluster->_masters() as $node) {
+            $began = Clock::now();
             try {
                 $this->cluster->rawCommand($node, 'ASKING');
                 $call->unanswered++;
                 return $this->send($node, $words);
-            } catch (\RedisClusterException|\RedisException) {
-                continue;
+            } catch (\RedisClusterException|\RedisException $refusal) {
+                $this->throwIfLate($refusal, $began);
             }
         }
         throw $failure;
+    }
+
+    /**
+     * Throws a failure that a late reply may have caused: it takes its time, unlike a redirection. The
+     * connection must be closed, because the next command would read that reply.
+     */
+    private function throwIfLate(\RedisClusterException|\RedisException $failure, float $began): void
+    {
+        if (Clock::now() - $began >= 0.9 * $this->patience()) {
+            throw $failure;
+        }
     }
 
     /** @param string|array{string, int} $node the key, or the address of a node */

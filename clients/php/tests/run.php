@@ -594,6 +594,38 @@ function test_a_command_of_a_cluster_that_is_sent_again_may_still_arrive(): void
     same(true, $grant->release(), 'the reply to a release was lost');
 }
 
+/** A node that is asked for a moving slot replies late, and then the next one does. */
+function test_a_late_reply_for_a_moving_slot_isnt_that_of_the_next_command(): void
+{
+    $cluster = new class (null, [HOST . ':' . cluster()], 0.2, 0.2) extends RedisCluster {
+        public int $stopped;
+
+        #[ReturnTypeWillChange]
+        public function _masters()
+        {
+            return [...parent::_masters(), ...parent::_masters()];
+        }
+
+        #[ReturnTypeWillChange]
+        public function rawCommand($node, ...$words)
+        {
+            if (is_string($node)) {
+                throw new RedisClusterException('redirected');
+            }
+            [$stopped, $this->stopped] = [$this->stopped, 0];
+            $stopped === 0 || posix_kill($stopped, SIGSTOP);
+            try {
+                return parent::rawCommand($node, ...$words);
+            } finally {
+                $stopped === 0 || posix_kill($stopped, SIGCONT);
+            }
+        }
+    };
+    $cluster->stopped = (int) connection(cluster())->info('server')['process_id'];
+    $grant = (new Locks($cluster))->lock('moving')->acquire(5.0);
+    same(true, $grant->release(), 'released');
+}
+
 /** @return int the port of a sentinel of the tests' server */
 function sentinel(): int
 {
