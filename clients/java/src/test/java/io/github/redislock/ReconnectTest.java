@@ -12,13 +12,20 @@ import io.github.redislock.spi.Link;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.ClientOptions.DisconnectedBehavior;
 import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.ClusterClientOptions;
 import io.lettuce.core.cluster.RedisClusterClient;
+import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
+import io.lettuce.core.codec.RedisCodec;
 import io.lettuce.core.resource.ClientResources;
 import io.lettuce.core.resource.Delay;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -140,6 +147,41 @@ class ReconnectTest {
       RedisClusterClient client = RedisClusterClient.create(TestServer.RESOURCES, "redis://127.0.0.1:" + server.port());
       client.setOptions((ClusterClientOptions) rejecting(ClusterClientOptions.builder(), reconnects).build());
       losesItsConnections(server, new LettuceLink(client));
+    }
+  }
+
+  /** Lettuce throws a NullPointerException then. */
+  @Test
+  void aConnectionOfAClusterThatClosesUnderACallIsReplaced() throws Exception {
+    try (TestServer server = new TestServer("cluster 1");
+        Locks locks = TestServer.locks(new LettuceLink(new ClosingClient(server.port())))) {
+      locks.lock("k").acquire().release();
+    }
+  }
+
+  /** A client whose first connection closes as soon as it is used. */
+  private static final class ClosingClient extends RedisClusterClient {
+    private final AtomicBoolean isFirst = new AtomicBoolean(true);
+
+    ClosingClient(int port) {
+      super(TestServer.RESOURCES, List.of(RedisURI.create("127.0.0.1", port)));
+    }
+
+    @Override
+    @SuppressWarnings("unchecked")
+    public <K, V> StatefulRedisClusterConnection<K, V> connect(RedisCodec<K, V> codec) {
+      StatefulRedisClusterConnection<K, V> opened = super.connect(codec);
+      if (!isFirst.getAndSet(false)) return opened;
+      Class<?>[] types = {StatefulRedisClusterConnection.class};
+      return (StatefulRedisClusterConnection<K, V>) Proxy.newProxyInstance(
+          getClass().getClassLoader(), types, (proxy, method, arguments) -> {
+            if (method.getName().equals("getConnectionAsync")) opened.close();
+            try {
+              return method.invoke(opened, arguments);
+            } catch (InvocationTargetException thrown) {
+              throw thrown.getCause();
+            }
+          });
     }
   }
 
