@@ -69,10 +69,14 @@ func (a *acquire) run(ctx context.Context) (h *hold, err error) {
 			h, err = a.ask(ctx)
 			return err
 		})
-	}
-	if err == nil && a.options.session {
-		end := earlier(a.until.Add(a.grace), time.Now().Add(a.commands.timeout))
-		err = h.confirm(ctx, end)
+		if err == nil && h != nil && a.options.session {
+			end := earlier(a.until.Add(a.grace), time.Now().Add(a.commands.timeout))
+			err = h.confirm(ctx, end)
+		}
+		if errors.Is(err, ErrLost) {
+			// A failover, for example, lost the grant before its tie.
+			h, err, a.isRefused = nil, nil, false
+		}
 	}
 	if err != nil {
 		a.leave(err)

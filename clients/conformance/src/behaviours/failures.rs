@@ -12,6 +12,9 @@ use crate::world::{text, World};
 
 const KEY: &str = "{t}k";
 
+/// The delay of replies, in which a lock can be deleted before its client knows that it has it.
+const LATE: Duration = Duration::from_millis(300);
+
 /// The number of times that a lock whose slot has moved is handed on, and the longest median.
 const HAND_OVERS: usize = 9;
 const PROMPT: Duration = Duration::from_millis(500);
@@ -175,6 +178,24 @@ pub fn a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant(world: &mut W
     promote(world);
     assert_eq!(driver.loss_within("a", Duration::from_millis(6000)), None);
     assert!(world.left_of(KEY, &token) > 0);
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}
+
+/// A failover, for example, loses a grant before its session is tied to a connection.
+pub fn a_session_that_is_lost_before_its_tie_is_acquired_again(world: &mut World) {
+    world.servers.relay();
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "session": true}));
+    driver.try_acquire("a").fence();
+    assert!(driver.release("a"));
+    world.until_free(KEY);
+    world.servers.relay().delay_replies(LATE);
+    let asked = driver.begin_acquire("a", Some(8000));
+    until("it is granted", || world.servers.info(KEY).is_some());
+    world.servers.call(&format!("DEL {KEY}"));
+    world.servers.relay().delay_replies(Duration::ZERO);
+    driver.answer(&asked).fence();
     assert!(driver.release("a"));
     world.assert_free(KEY);
 }

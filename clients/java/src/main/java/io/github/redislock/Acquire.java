@@ -118,6 +118,9 @@ final class Acquire {
     try {
       grant.tie(call, end);
       return true;
+    } catch (LockLostException failover) {
+      isRefused = false;
+      return false;
     } catch (UnavailableException outage) {
       // A second try might meet what the first one leaves.
       if (isTry || Clock.now() >= until) throw outage;
