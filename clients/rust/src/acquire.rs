@@ -238,7 +238,9 @@ impl<'a> Acquire<'a> {
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         let commands = &self.core.commands;
-        if let Some(link) = self.link.take() {
+        // A session that was granted too late may be tied to its link, so that is closed.
+        let is_session = self.call.recipe.options.is_session;
+        if let Some(link) = self.link.take_if(|_| !is_session) {
             commands.put_back(link);
         }
         let is_granted = self.outcome == Outcome::Granted;
