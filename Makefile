@@ -163,7 +163,13 @@ planted-clients: run-deps build ## plant each bug of tests/planted/clients, or o
 SHARD ?= 0/1
 .PHONY: mutants fuzz-bytes
 mutants: ## play the core's tests with every mutant of the core that cargo-mutants lists; SHARD=0/8 plays an eighth
-	@sh scripts/mutants.sh --shard $(SHARD)
+	@sh scripts/mutants.sh core --shard $(SHARD)
+
+# The number of mutants that `make mutants-shell` draws, and the seed.
+SAMPLE ?= 300
+.PHONY: mutants-shell
+mutants-shell: test-deps ## play server tests with SAMPLE=300 mutants of the module around the core, drawn by SEED=1
+	@$(FOUND); sh scripts/mutants.sh shell --sample $(SAMPLE) --seed $(or $(SEED),1)
 
 # The targets of `make fuzz-bytes`. KEEP=yes adds what they find to the kept inputs.
 BYTES ?= commands stored apply table

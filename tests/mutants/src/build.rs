@@ -1,6 +1,10 @@
-//! One build of the core's tests with all mutants that compile.
+//! One build of a package with all mutants that compile.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::env::{
+    self,
+    consts::{DLL_PREFIX, DLL_SUFFIX},
+};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
@@ -12,17 +16,17 @@ use serde::Deserialize;
 
 use crate::listed::Mutant;
 use crate::rewrite::{constants, rewrite, Number, Rewritten};
+use crate::subject::{Subject, SERVER_TESTS};
 
 /// The module that chooses a mutant.
 const SWITCH: &str = include_str!("switch.rs");
 /// Attributes for the compiler's function that tells apart constants and calls at run time.
 const FEATURES: &str = "#![feature(core_intrinsics, const_eval_select)]\n";
-const LIB: &str = "core/src/lib.rs";
 
-/// A copy of the core in a workspace of its own.
+/// A copy of a package in a workspace of its own.
 pub struct Copied {
+    subject: Subject,
     root: PathBuf,
-    /// The files of core/src.
     sources: Vec<PathBuf>,
     target: PathBuf,
     /// The names of the mutants that didn't compile last time, one a line. Most won't again, so
@@ -30,40 +34,42 @@ pub struct Copied {
     known: PathBuf,
 }
 
-/// The test programs, and the mutants that are not in them because they don't compile.
+/// The test programs, and the mutants that are not played because they don't compile.
 pub struct Built {
     pub programs: Vec<PathBuf>,
+    /// The directory in which the programs run.
+    pub directory: PathBuf,
+    /// The module that the programs load, if they start servers.
+    pub module: Option<PathBuf>,
     pub left_out: BTreeSet<Number>,
 }
 
 impl Copied {
-    /// Copies the core of the clone in the current directory as it is now, except its sources.
-    pub fn new(folder: &Path) -> Result<Self> {
+    /// Copies the package of the clone in the current directory as it is now, except its sources.
+    pub fn new(folder: &Path, subject: Subject) -> Result<Self> {
         let root = folder.join("copy");
         let listed = Command::new("git")
-            .args(["ls-files", "-z", "Cargo.lock", "core", "tests/promises"])
+            .args(["ls-files", "-z"])
+            .args(subject.needs())
             .output()?;
         ensure!(listed.status.success(), "git ls-files failed");
         let listed = String::from_utf8(listed.stdout)?;
         let listed = listed.split_terminator('\0').map(PathBuf::from);
         let (sources, others): (Vec<_>, Vec<_>) =
-            listed.partition(|file| file.starts_with("core/src"));
+            listed.partition(|file| file.starts_with(subject.sources()));
         for file in others {
             write_if_other(&root.join(&file), &fs::read(file)?)?;
         }
         let manifest = fs::read_to_string("Cargo.toml")?;
-        write_if_other(&root.join("Cargo.toml"), workspace(&manifest)?.as_bytes())?;
+        let manifest = workspace(&manifest, subject)?;
+        write_if_other(&root.join("Cargo.toml"), manifest.as_bytes())?;
         Ok(Self {
+            subject,
             root,
             sources,
             target: folder.join("target"),
             known: folder.join("left-out"),
         })
-    }
-
-    /// Returns the directory in which the core's tests run.
-    pub fn core(&self) -> PathBuf {
-        self.root.join("core")
     }
 
     /// Builds the tests. Leaves out the mutants that the compiler refuses.
@@ -77,11 +83,15 @@ impl Copied {
             }
             let before = left_out.len();
             for error in &errors {
-                left_out.extend(error.mutants(&files));
+                left_out.extend(error.mutants(&files, &self.lib()));
             }
             if left_out.len() == before {
                 let errors: Vec<_> = errors.into_iter().map(|error| error.rendered).collect();
-                bail!("the core doesn't compile:\n{}", errors.join("\n"));
+                bail!(
+                    "{} doesn't compile:\n{}",
+                    self.subject.package(),
+                    errors.join("\n")
+                );
             }
             eprintln!("{} mutants don't compile", left_out.len());
         }
@@ -89,9 +99,46 @@ impl Copied {
             .iter()
             .map(|number| format!("{}\n", mutants[number - 1].name));
         fs::write(&self.known, names.collect::<String>())?;
+        match self.subject {
+            Subject::Core => self.built_core(left_out),
+            Subject::Shell => self.built_shell(left_out),
+        }
+    }
+
+    fn built_core(&self, left_out: BTreeSet<Number>) -> Result<Built> {
         let (programs, errors) = self.cargo(&["test", "--lib", "--tests", "--no-run"])?;
         ensure!(errors.is_empty(), "the tests don't compile");
-        Ok(Built { programs, left_out })
+        Ok(Built {
+            programs,
+            directory: self.root.join("core"),
+            module: None,
+            left_out,
+        })
+    }
+
+    /// Builds the module in the copy. The tests are those of the clone, so they are built after it.
+    fn built_shell(&self, left_out: BTreeSet<Number>) -> Result<Built> {
+        let (_, errors) = self.cargo(&["build", "--lib"])?;
+        ensure!(errors.is_empty(), "the module doesn't link");
+        let mut tests = Command::new("cargo");
+        tests.args(["test", "--no-run", "--message-format=json"]);
+        for name in SERVER_TESTS {
+            tests.args(["--test", name]);
+        }
+        let (programs, errors) = run(&mut tests)?;
+        ensure!(errors.is_empty(), "the tests don't compile");
+        let file = format!("{DLL_PREFIX}{}{DLL_SUFFIX}", self.subject.library());
+        Ok(Built {
+            programs,
+            directory: env::current_dir()?,
+            module: Some(self.target.join("debug").join(file)),
+            left_out,
+        })
+    }
+
+    /// Returns the file at the root of the package's library.
+    fn lib(&self) -> PathBuf {
+        self.subject.sources().join("lib.rs")
     }
 
     fn known(&self, mutants: &[Mutant]) -> BTreeSet<Number> {
@@ -102,7 +149,7 @@ impl Copied {
         left_out.map(|(number, _)| number).collect()
     }
 
-    /// Writes the files of the core with their mutants.
+    /// Writes the sources with their mutants.
     fn write(
         &self,
         mutants: &[Mutant],
@@ -127,7 +174,7 @@ impl Copied {
             let text = fs::read_to_string(file)?;
             let rewritten =
                 rewrite(&text, &mutants, &names).with_context(|| file.display().to_string())?;
-            let text = match file == Path::new(LIB) {
+            let text = match file == self.lib() {
                 true => format!("{FEATURES}{}{SWITCH}", rewritten.text),
                 false => rewritten.text.clone(),
             };
@@ -139,38 +186,41 @@ impl Copied {
 
     /// Runs cargo in the copy. Returns the test programs that it built, and the errors.
     fn cargo(&self, command: &[&str]) -> Result<(Vec<PathBuf>, Vec<CompileError>)> {
-        let mut cargo = Command::new("cargo")
+        let mut cargo = Command::new("cargo");
+        cargo
             .args(command)
-            .args([
-                "--package",
-                "redis-lock-core",
-                "--offline",
-                "--message-format=json",
-            ])
+            .args(["--package", self.subject.package()])
+            .args(["--offline", "--message-format=json"])
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", &self.target)
-            .env("RUSTC_BOOTSTRAP", "redis_lock_core")
-            .env("RUSTFLAGS", "--cap-lints=allow")
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (mut programs, mut errors) = (Vec::new(), Vec::new());
-        let output = cargo.stdout.take().context("cargo's output")?;
-        for line in BufReader::new(output).lines() {
-            let line: Line = serde_json::from_str(&line?)?;
-            programs.extend(line.executable);
-            errors.extend(line.message.filter(CompileError::is_error));
-        }
-        let is_built = cargo.wait()?.success();
-        ensure!(is_built || !errors.is_empty(), "cargo failed");
-        Ok((programs, errors))
+            .env("RUSTC_BOOTSTRAP", self.subject.library())
+            .env("RUSTFLAGS", "--cap-lints=allow");
+        run(&mut cargo)
     }
 }
 
-/// Makes the manifest of a workspace that has only the core.
-fn workspace(manifest: &str) -> Result<String> {
-    let shared = manifest
-        .split("\n[")
-        .filter(|section| section.starts_with("workspace."));
+/// Runs cargo. Returns the test programs that it built, and the errors.
+fn run(cargo: &mut Command) -> Result<(Vec<PathBuf>, Vec<CompileError>)> {
+    let mut cargo = cargo.stdout(Stdio::piped()).spawn()?;
+    let (mut programs, mut errors) = (Vec::new(), Vec::new());
+    let output = cargo.stdout.take().context("cargo's output")?;
+    for line in BufReader::new(output).lines() {
+        let line: Line = serde_json::from_str(&line?)?;
+        programs.extend(line.executable);
+        errors.extend(line.message.filter(CompileError::is_error));
+    }
+    let is_built = cargo.wait()?.success();
+    ensure!(is_built || !errors.is_empty(), "cargo failed");
+    Ok((programs, errors))
+}
+
+/// Makes the manifest of a workspace that has only what the package needs.
+fn workspace(manifest: &str, subject: Subject) -> Result<String> {
+    let is_needed = |section: &&str| {
+        let mut sections = subject.sections().iter();
+        sections.any(|beginning| section.starts_with(beginning))
+    };
+    let shared = manifest.split("\n[").filter(is_needed);
     let shared: Vec<_> = shared.map(|section| format!("\n[{section}")).collect();
     ensure!(!shared.is_empty(), "Cargo.toml has no [workspace.package]");
     Ok(format!(
@@ -231,25 +281,25 @@ impl CompileError {
     /// Returns the mutants that the error is about: those whose text it points to, or those of the
     /// smallest site that it is in. If it points to the type of a function, returns the last mutant
     /// of the site that it mentions besides.
-    fn mutants(&self, files: &HashMap<PathBuf, Rewritten>) -> Vec<Number> {
+    fn mutants(&self, files: &HashMap<PathBuf, Rewritten>, lib: &Path) -> Vec<Number> {
         let primary = self.spans.iter().filter(|span| span.is_primary);
-        let found: Vec<Number> = primary.flat_map(|span| span.mutants(files)).collect();
+        let found: Vec<Number> = primary.flat_map(|span| span.mutants(files, lib)).collect();
         if !found.is_empty() {
             return found;
         }
         let others = self.spans.iter().filter(|span| !span.is_primary);
         others
-            .filter_map(|span| span.mutants(files).pop())
+            .filter_map(|span| span.mutants(files, lib).pop())
             .collect()
     }
 }
 
 impl ErrorSpan {
-    fn mutants(&self, files: &HashMap<PathBuf, Rewritten>) -> Vec<Number> {
+    fn mutants(&self, files: &HashMap<PathBuf, Rewritten>, lib: &Path) -> Vec<Number> {
         let Some(file) = files.get(&self.file_name) else {
             return Vec::new();
         };
-        let is_lib = self.file_name == Path::new(LIB);
+        let is_lib = self.file_name == lib;
         let at = self.byte_start - if is_lib { FEATURES.len() } else { 0 };
         let is_in = |range: &Range<usize>| range.contains(&at);
         let mutants = file.mutants.iter().filter(|(range, _)| is_in(range));

@@ -1,7 +1,7 @@
-//! The mutants of the core: `make mutants`.
+//! The mutants of the core and of the module around it: `make mutants`, `make mutants-shell`.
 //!
-//! cargo-mutants lists them. It would build the core once for each. This program builds it once with
-//! all of them, and chooses one for each run of the core's tests ([`rewrite`]).
+//! cargo-mutants lists them. It would build their package once for each. This program builds it once
+//! with all of them, and chooses one for each run of the tests ([`rewrite`]).
 //!
 //! 1. Each test runs alone without a mutant, and records which mutants it reaches.
 //! 2. For each mutant, the tests that reach it run, quick ones first, until one fails.
@@ -13,9 +13,11 @@ mod listed;
 mod pool;
 mod report;
 mod rewrite;
+mod subject;
 mod trial;
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -29,15 +31,20 @@ use explained::Explained;
 use listed::Mutant;
 use report::{Fate, Report};
 use rewrite::Number;
+use subject::Subject;
 use trial::Trials;
 
-/// Plays the core's tests with each mutant that cargo-mutants lists.
+/// Plays tests with each mutant that cargo-mutants lists.
 #[derive(Parser)]
 struct Args {
     /// The output of `cargo mutants --list --json`.
     list: PathBuf,
 
-    /// The directory for the copy of the core and its build.
+    /// The package whose mutants these are.
+    #[arg(long, value_enum, default_value = "core")]
+    of: Subject,
+
+    /// The directory for the copy of the package and its build.
     #[arg(long)]
     folder: PathBuf,
 
@@ -52,6 +59,14 @@ struct Args {
     /// Mutants whose names contain this.
     #[arg(long)]
     only: Option<String>,
+
+    /// The number of mutants to draw at random; all by default.
+    #[arg(long)]
+    sample: Option<usize>,
+
+    /// The seed by which they are drawn.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 
     /// Plays only the mutants that no test caught in the last run.
     #[arg(long)]
@@ -105,11 +120,15 @@ fn main() -> Result<ExitCode> {
     let began = Instant::now();
     let mutants = listed::read(&args.list)?;
     let explained = Explained::read(&args.explained)?;
-    let copied = Copied::new(&args.folder)?;
+    let copied = Copied::new(&args.folder, args.of)?;
     let built = copied.build(&mutants)?;
     let built_in = began.elapsed();
-    let trials = Trials::prepare(&copied.core(), &built.programs, args.jobs, args.longest)?;
-    let wanted = wanted(&args, &mutants)?;
+    let trials = Trials::prepare(&built, args.of.bounds(), args.jobs, args.longest)?;
+    let mut wanted = wanted(&args, &mutants)?;
+    if let Some(sample) = args.sample {
+        wanted.retain(|(number, _)| !built.left_out.contains(number));
+        draw(&mut wanted, sample, args.seed);
+    }
     let fates = pool::map(args.jobs, wanted.len(), |at| {
         let (number, mutant) = wanted[at];
         let fate = match explained.reason(mutant).filter(|_| !args.all) {
@@ -134,7 +153,7 @@ fn main() -> Result<ExitCode> {
     for name in &gone {
         println!("explained, and not listed any more: {name}");
     }
-    let is_good = report.survivors() == 0 && gone.is_empty();
+    let is_good = report.survivors() == 0 && gone.is_empty() && trials.are_complete;
     Ok(ExitCode::from(u8::from(!is_good)))
 }
 
@@ -150,4 +169,43 @@ fn wanted<'m>(args: &Args, mutants: &'m [Mutant]) -> Result<Vec<(Number, &'m Mut
     let wanted =
         numbered.filter(|(number, mutant)| args.is_wanted(*number, mutant) && is_again(mutant));
     Ok(wanted.collect())
+}
+
+/// Draws a sample: the mutants whose names have the least hashes.
+fn draw(mutants: &mut Vec<(Number, &Mutant)>, sample: usize, seed: u64) {
+    mutants.sort_by_cached_key(|(_, mutant)| {
+        let mut hasher = DefaultHasher::new();
+        (seed, &mutant.key).hash(&mut hasher);
+        hasher.finish()
+    });
+    mutants.truncate(sample);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_the_same_mutants_from_any_order() {
+        let text = r#"{"name": "a.rs:1:1: N", "file": "a.rs", "span":
+            {"start": {"line": 1, "column": 1}, "end": {"line": 1, "column": 2}},
+            "replacement": "", "genre": "FnValue", "function": null}"#;
+        let named = |number: usize| {
+            let mut mutant: Mutant = serde_json::from_str(text).unwrap();
+            mutant.key = number.to_string();
+            mutant
+        };
+        let mutants: Vec<Mutant> = (0..20).map(named).collect();
+        let drawn = |mut all: Vec<(Number, &Mutant)>, seed| {
+            draw(&mut all, 5, seed);
+            all.into_iter()
+                .map(|(number, _)| number)
+                .collect::<Vec<_>>()
+        };
+        let all: Vec<_> = (1..).zip(&mutants).collect();
+        let backwards = all.iter().rev().copied().collect();
+        assert_eq!(drawn(all.clone(), 1), drawn(backwards, 1));
+        assert_eq!(drawn(all.clone(), 1).len(), 5);
+        assert_ne!(drawn(all.clone(), 1), drawn(all, 2));
+    }
 }

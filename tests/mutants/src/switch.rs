@@ -2,7 +2,7 @@
 #[doc(hidden)]
 #[allow(missing_docs, clippy::all)]
 pub mod mutant {
-    //! The choice of a mutant. `build.rs` appends this module to the core.
+    //! The choice of a mutant. `build.rs` appends this module to the library.
     //!
     //! 1. `MUTANTS_ACTIVE` is the number of the mutant. `MUTANTS_RECORD` instead is a file, to which
     //!    the numbers of all mutants are written that are reached.
@@ -76,7 +76,9 @@ pub mod mutant {
         static FILE: OnceLock<std::fs::File> = OnceLock::new();
         let file = FILE.get_or_init(|| {
             let path = std::env::var_os("MUTANTS_RECORD").unwrap_or_default();
-            std::fs::File::create(path).expect("a file for the record")
+            // Every server of a test adds to it.
+            let mut options = std::fs::File::options();
+            options.create(true).append(true).open(path).expect("a file for the record")
         });
         let mut file = file;
         file.write_all(line.as_bytes()).expect("a line of the record");
