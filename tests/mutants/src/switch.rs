@@ -8,10 +8,19 @@ pub mod mutant {
     //!    the numbers of all mutants are written that are reached.
     //! 2. `MUTANTS_FUEL` is the number of choices after which the program exits with 97, because a
     //!    loop is endless.
+    //! 3. Nothing here allocates, because the module's allocator has mutants too, and needs a server.
 
+    use std::ffi::{c_char, CStr, OsStr};
+    use std::fmt::Arguments;
+    use std::fs::File;
     use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
     use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering::Relaxed};
     use std::sync::OnceLock;
+
+    extern "C" {
+        fn getenv(name: *const c_char) -> *const c_char;
+    }
 
     const UNKNOWN: usize = usize::MAX;
     const RECORD: usize = usize::MAX - 1;
@@ -42,12 +51,11 @@ pub mod mutant {
 
     #[cold]
     fn seldom(first: usize, count: usize, active: usize) -> usize {
-        let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
         match active {
             UNKNOWN => {
-                let record = std::env::var_os("MUTANTS_RECORD").is_some();
-                let active = number("MUTANTS_ACTIVE").unwrap_or(0) as usize;
-                FUEL.store(number("MUTANTS_FUEL").unwrap_or(u64::MAX), Relaxed);
+                let record = variable(c"MUTANTS_RECORD").is_some();
+                let active = number(c"MUTANTS_ACTIVE").unwrap_or(0) as usize;
+                FUEL.store(number(c"MUTANTS_FUEL").unwrap_or(u64::MAX), Relaxed);
                 ACTIVE.store(if record { RECORD } else { active }, Relaxed);
                 at_run_time(first, count)
             }
@@ -64,23 +72,39 @@ pub mod mutant {
 
     fn record(first: usize, count: usize) {
         if SEEN[first].swap(1, Relaxed) == 0 {
-            line(&format!("{first} {count}\n"));
+            line(format_args!("{first} {count}\n"));
         }
         let calls = u64::MAX - FUEL.load(Relaxed);
         if calls.is_power_of_two() {
-            line(&format!("calls {calls}\n"));
+            line(format_args!("calls {calls}\n"));
         }
     }
 
-    fn line(line: &str) {
-        static FILE: OnceLock<std::fs::File> = OnceLock::new();
-        let file = FILE.get_or_init(|| {
-            let path = std::env::var_os("MUTANTS_RECORD").unwrap_or_default();
+    fn line(line: Arguments<'_>) {
+        static FILE: OnceLock<File> = OnceLock::new();
+        let mut file = FILE.get_or_init(|| {
+            let path = OsStr::from_bytes(variable(c"MUTANTS_RECORD").unwrap_or_default().to_bytes());
             // Every server of a test adds to it.
-            let mut options = std::fs::File::options();
+            let mut options = File::options();
             options.create(true).append(true).open(path).expect("a file for the record")
         });
-        let mut file = file;
-        file.write_all(line.as_bytes()).expect("a line of the record");
+        let mut text = [0; 64];
+        let mut rest = &mut text[..];
+        rest.write_fmt(line).expect("a short line");
+        let free = rest.len();
+        file.write_all(&text[..text.len() - free]).expect("a line of the record");
+    }
+
+    fn number(name: &CStr) -> Option<u64> {
+        variable(name)?.to_str().ok()?.parse().ok()
+    }
+
+    /// Returns a variable of the environment. `std::env` would copy it to new memory.
+    fn variable(name: &CStr) -> Option<&'static CStr> {
+        // SAFETY: both are strings that end with 0, and neither a server nor a test changes its own
+        // environment while this runs.
+        let text = unsafe { getenv(name.as_ptr()) };
+        // SAFETY: as above.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
     }
 }
