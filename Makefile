@@ -165,11 +165,11 @@ SHARD ?= 0/1
 mutants: ## play the core's tests with every mutant of the core that cargo-mutants lists; SHARD=0/8 plays an eighth
 	@sh scripts/mutants.sh core --shard $(SHARD)
 
-# The number of mutants that `make mutants-shell` draws, and the seed.
+# The number of mutants that `make mutants-shell` draws by SEED.
 SAMPLE ?= 300
 .PHONY: mutants-shell
 mutants-shell: test-deps ## play server tests with SAMPLE=300 mutants of the module around the core, drawn by SEED=1
-	@$(FOUND); sh scripts/mutants.sh shell --sample $(SAMPLE) --seed $(or $(SEED),1)
+	@$(FOUND); sh scripts/mutants.sh shell --sample $(SAMPLE) --seed $(or $(SEED),1) --shard $(SHARD)
 
 # The targets of `make fuzz-bytes`. KEEP=yes adds what they find to the kept inputs.
 BYTES ?= commands stored apply table

@@ -52,7 +52,7 @@ struct Args {
     #[arg(long)]
     explained: PathBuf,
 
-    /// Every nth mutant, from the kth on, from 0: `k/n`.
+    /// Every nth of the mutants, or of those drawn, from the kth on, from 0: `k/n`.
     #[arg(long, default_value = "0/1")]
     shard: Shard,
 
@@ -91,6 +91,13 @@ struct Shard {
     count: usize,
 }
 
+impl Shard {
+    fn of<T>(self, all: Vec<T>) -> Vec<T> {
+        let own = all.into_iter().skip(self.number);
+        own.step_by(self.count).collect()
+    }
+}
+
 impl FromStr for Shard {
     type Err = anyhow::Error;
 
@@ -108,10 +115,9 @@ impl Args {
         self.folder.join("uncaught")
     }
 
-    fn is_wanted(&self, number: Number, mutant: &Mutant) -> bool {
+    fn is_wanted(&self, mutant: &Mutant) -> bool {
         let only = self.only.as_ref();
-        number % self.shard.count == self.shard.number
-            && only.is_none_or(|part| mutant.name.contains(part.as_str()))
+        only.is_none_or(|part| mutant.name.contains(part.as_str()))
     }
 }
 
@@ -129,6 +135,7 @@ fn main() -> Result<ExitCode> {
         wanted.retain(|(number, _)| !built.left_out.contains(number));
         draw(&mut wanted, sample, args.seed);
     }
+    let wanted = args.shard.of(wanted);
     let fates = pool::map(args.jobs, wanted.len(), |at| {
         let (number, mutant) = wanted[at];
         let fate = match explained.reason(mutant).filter(|_| !args.all) {
@@ -166,8 +173,7 @@ fn wanted<'m>(args: &Args, mutants: &'m [Mutant]) -> Result<Vec<(Number, &'m Mut
         last.is_none_or(|last| last.lines().any(|name| name == mutant.key))
     };
     let numbered = (1..).zip(mutants);
-    let wanted =
-        numbered.filter(|(number, mutant)| args.is_wanted(*number, mutant) && is_again(mutant));
+    let wanted = numbered.filter(|(_, mutant)| args.is_wanted(mutant) && is_again(mutant));
     Ok(wanted.collect())
 }
 
