@@ -109,3 +109,17 @@ fn a_grant_of_several_keys_that_nobody_got_goes_back_to_its_place_in_each_queue(
         assert_eq!(server.call("LOCK.MRELEASE 2 j k t").int(), 2);
     }
 }
+
+/// RESTORE and SWAPDB: a restored lock gets the expiry of its lease in the database that it is in.
+#[test]
+fn a_restored_lock_that_is_swapped_at_once_expires_with_its_lease() {
+    let server = Server::start();
+    server.call("LOCK.ACQUIRE k t PX 60000").grant();
+    let dump = server.call("DUMP k").bytes();
+    let mut client = server.client();
+    client.call("MULTI").okay();
+    let restore: [&[u8]; 4] = [b"RESTORE", b"restored", b"0", &dump];
+    client.call(&restore).value();
+    client.call_all(&["SWAPDB 0 1", "EXEC", "SELECT 1"]);
+    until("an expiry", || client.call("PTTL restored").int() > 0);
+}
