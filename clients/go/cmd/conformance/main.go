@@ -69,9 +69,9 @@ type driver struct {
 	client redis.UniversalClient
 	// masters executes all other orders if the servers are independent masters.
 	masters *masters
-	locks  *redislock.Locks
-	mu     sync.Mutex
-	named  map[string]*redislock.Lock
+	locks   *redislock.Locks
+	mu      sync.Mutex
+	named   map[string]*redislock.Lock
 	// The latest grant of each lock.
 	grants  map[string]*redislock.Grant
 	cancels map[any]context.CancelFunc
