@@ -262,8 +262,10 @@ fn join(client: TcpStream, state: &Arc<Mutex<State>>) {
             held_back: Vec::new(),
         }),
     });
-    // The threads of a connection that has ended have dropped it.
-    locked_state.pairs.retain(|it| Arc::strong_count(it) > 1);
+    // The threads of a connection that has ended have dropped it. What it sent may still be held back.
+    locked_state
+        .pairs
+        .retain(|it| Arc::strong_count(it) > 1 || !locked(&it.treated).held_back.is_empty());
     locked_state.pairs.push(Arc::clone(&pair));
     drop(locked_state);
     let (late, due) = channel();
