@@ -20,6 +20,9 @@ const FILLERS: usize = 3;
 /// The pause between two looks for a new connection.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// The longest time until a connection to the relay is joined to the server.
+const JOIN_TIME: Duration = Duration::from_secs(20);
+
 /// The way in which a relay treats connections and bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mood {
@@ -116,7 +119,7 @@ impl Relay {
     /// Loses every byte of every connection, old and new, without closing any.
     pub fn swallow(&self) {
         self.state().mood = Mood::Swallows;
-        self.swallow_open();
+        self.treat_open(Mood::Swallows);
     }
 
     /// Loses every byte that comes from the server, without closing a connection.
@@ -138,18 +141,36 @@ impl Relay {
 
     /// Loses every byte of the connections that are open, without closing any.
     pub fn swallow_open(&self) {
+        self.await_joined();
         self.treat_open(Mood::Swallows);
     }
 
     /// Keeps every byte that goes to the server, of every connection, old and new.
     pub fn hold_back(&self) {
         self.state().mood = Mood::HoldsBack;
-        self.hold_back_open();
+        self.treat_open(Mood::HoldsBack);
     }
 
     /// Keeps every byte that goes to the server on the connections that are open.
     pub fn hold_back_open(&self) {
+        self.await_joined();
         self.treat_open(Mood::HoldsBack);
+    }
+
+    /// Waits until every connection that a client has opened is joined to the server. They are joined in
+    /// turn, so one that is opened now is the last.
+    fn await_joined(&self) {
+        let last = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).expect("a connection");
+        let own = last.local_addr().expect("an address");
+        let is_own = |pair: &Arc<Pair>| pair.ends[0].peer_addr().is_ok_and(|it| it == own);
+        let deadline = Instant::now() + JOIN_TIME;
+        while !self.state().pairs.iter().any(is_own) {
+            assert!(
+                Instant::now() < deadline,
+                "not within {JOIN_TIME:?}: joined connections"
+            );
+            thread::sleep(PAUSE);
+        }
     }
 
     fn treat_open(&self, mood: Mood) {
