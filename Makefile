@@ -197,7 +197,7 @@ endurance: run-deps build ## put a server under mixed load for HOURS, and draw i
 SOURCE ?=
 .PHONY: asan
 asan: test-deps ## run the server tests, and random commands for SECONDS, with AddressSanitizer in server and module
-	@ONLY='$(ONLY)' SECONDS=$(SECONDS) sh scripts/asan.sh $(SOURCE)
+	@ONLY='$(ONLY)' sh scripts/asan.sh $(SECONDS) $(SOURCE)
 
 bench: run-deps build ## measure what locks cost, on SERVERS="/path/to/redis-server ..." (26 minutes a server)
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-bench --bin bench -- --results "$(BENCH_RESULTS)" \

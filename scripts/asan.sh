@@ -1,6 +1,6 @@
 #!/bin/sh
-# asan.sh [SOURCE]   plays the server tests and SECONDS of random commands with AddressSanitizer in the
-#                    server and in the module
+# asan.sh SECONDS [SOURCE]   plays the server tests, and random commands for some seconds, with
+#                            AddressSanitizer in the server and in the module
 #
 # 1. SOURCE is a directory with a server's source. The default is Debian's source package redis, which
 #    apt gets with the machine's own list of Debian's archives.
@@ -39,8 +39,8 @@ build_server() {
     >"$folder/server.log" 2>&1 || { tail -n 20 "$folder/server.log" >&2; exit 1; }
 }
 
-[ -n "${1:-}" ] || get_source
-source=${1:-$folder/redis}
+[ -n "${2:-}" ] || get_source
+source=${2:-$folder/redis}
 build_server "$source/src"
 RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address \
   cargo build --quiet --profile checked --lib --target "$target" --target-dir "$folder/target"
@@ -52,7 +52,7 @@ export ASAN_OPTIONS="detect_leaks=0:log_path=$folder/reports/report"
 tests='not binary_id(redis-lock::packaging) and not test(/^clocks::/)'
 status=0
 cargo nextest run --no-fail-fast --package redis-lock -E "${ONLY:-$tests}" || status=1
-cargo run --quiet --profile tool --package redis-lock-fuzz -- --seconds "${SECONDS:-20}" "$REDIS_SERVER" || status=1
+cargo run --quiet --profile tool --package redis-lock-fuzz -- --seconds "$1" "$REDIS_SERVER" || status=1
 for report in "$folder/reports"/*; do
   [ ! -e "$report" ] || { head -n 40 "$report" >&2; status=1; }
 done
