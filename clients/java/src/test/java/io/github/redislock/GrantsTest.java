@@ -17,6 +17,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -96,15 +97,22 @@ class GrantsTest {
   /** The program hears of the losses of its holds alone. */
   @Test
   void aGrantThatTheProgramNeverGotIsNoLoss() throws Exception {
-    link.script = (command, until) ->
-        command.name().equals("LOCK.EXTEND") ? (Object) 0L : ScriptedLink.granted(command);
+    AtomicBoolean isGone = new AtomicBoolean();
+    link.script = (command, until) -> {
+      boolean isRefused = command.name().equals("LOCK.EXTEND") && isGone.getAndSet(false);
+      return isRefused ? (Object) 0L : ScriptedLink.granted(command);
+    };
     List<Hold> told = new CopyOnWriteArrayList<>();
     LockOptions options = LockOptions.defaults().onLost(told::add);
     for (int count = 0; count < 50; count++) {
+      isGone.set(true);
       assertEquals(Optional.empty(), locks.adopt(options, "token", 1, "k"));
-      assertThrows(LockLostException.class, locks.lock(options.session(), "k")::acquire);
+      isGone.set(true);
+      locks.lock(options.session(), "k").acquire().release();
+      assertFalse(isGone.get());
     }
     Hold hold = locks.lock(options, "k").acquire();
+    isGone.set(true);
     assertFalse(hold.extend(Duration.ofSeconds(60)));
     until(() -> losses.get() > 0 && told.contains(hold));
     assertEquals(1, losses.get());
