@@ -134,3 +134,14 @@ class First {
 END
 java -cp "$(cat classpath)" First.java
 echo 'released: all of it installs and locks'
+
+# Another clone, cargo's home and build directory. The profile is that of the release.
+git clone --quiet "$folder/../release-tree" "$empty/again"
+mkdir "$empty/cargo"
+cp "${CARGO_HOME:-$HOME/.cargo}/config.toml" "$empty/cargo/" 2>/dev/null || true
+profile=$(echo "$folder"/*.profdata)
+(cd "$empty/again" && CARGO_HOME=$empty/cargo CARGO_TARGET_DIR=$empty/build PROFILE=$profile make dist >/dev/null 2>&1)
+for tarball in "$folder"/redis-lock*"-$(uname -m)-unknown-linux-gnu.tar.gz"; do
+  cmp "$tarball" "$empty/build/dist/${tarball##*/}"
+done
+echo 'released: the same tarballs from another folder'
