@@ -244,7 +244,7 @@ SEED ?=
 .PHONY: chaos
 chaos: run-deps build ## play all clients amid faults of servers, connections and clients: MINUTES=1 SEED= KINDS= CLIENTS=
 	@$(FOUND); cargo build --quiet --profile tool -p redis-lock-conformance -p redis-lock-rig && \
-	  "$(CARGO_TARGET_DIR)/tool/conformance" --chaos $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+	  $$(unshare --mount true 2>/dev/null && echo unshare --mount) "$(CARGO_TARGET_DIR)/tool/conformance" --chaos $(MINUTES) $(if $(SEED),--seed $(SEED)) \
 	  $(foreach client,$(CLIENTS),--client $(client)) $(foreach kind,$(KINDS),--kind $(kind)) \
 	  $(foreach server,$(SERVERS),--server "$(server)")
 

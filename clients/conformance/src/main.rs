@@ -33,7 +33,7 @@ use redis_lock_rig::name_of;
 use rustix::process::{kill_process_group, Pid, Signal};
 
 use clients::{chosen, clients_folder, of_masters, Client};
-use servers::{within, Clocks, Kind, Setting};
+use servers::{within, Kind, Machines, Setting};
 use table::{Behaviour, Where};
 use world::World;
 
@@ -184,7 +184,7 @@ fn play_chaos(options: &Options, clients: &[Client], time: Duration) -> Result<E
     let mut is_kept = true;
     for server in &options.servers {
         for mut setting in settings(server, &options.module, &options.kinds)? {
-            setting.clocks = Clocks::Movable;
+            setting.machines = Machines::Own;
             is_kept &= match setting.kind {
                 Kind::Masters => chaos::play(&of_masters(), &setting, time, seed)?,
                 _ => chaos::play(clients, &setting, time, seed)?,
@@ -253,7 +253,7 @@ fn settings(server: &Path, module: &Path, kinds: &[Kind]) -> Result<Vec<Setting>
         module: module.to_owned(),
         server_name: name.clone(),
         kind: *kind,
-        clocks: Clocks::System,
+        machines: Machines::Shared,
     };
     let kinds = Kind::value_variants()
         .iter()

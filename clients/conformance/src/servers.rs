@@ -2,6 +2,7 @@
 //! with a Sentinel. [`deployments`] has what only chaos plays.
 
 mod deployments;
+mod disk;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,6 +19,7 @@ use redis_lock_rig::{form_cluster, node_lines, packed, Clock, Plan, Process};
 use rustix::process::{kill_process, Pid, Signal};
 use tempfile::TempDir;
 
+use self::disk::Disk;
 use crate::relay::Relay;
 
 const NODES: usize = 3;
@@ -52,19 +54,19 @@ pub enum Kind {
     Masters,
 }
 
-/// The wall clocks of the servers.
+/// The machines of the servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Clocks {
-    /// Each server has the system's clock.
-    System,
-    /// Each server has a clock that can be set.
-    Movable,
+pub enum Machines {
+    /// Each server has the system's clock and disk.
+    Shared,
+    /// Each server has a clock that can be set, and a disk that can be filled where that is allowed.
+    Own,
 }
 
-/// The servers to start: their kind, program, module and clocks.
+/// The servers to start: their kind, program, module and machines.
 #[derive(Clone)]
 pub struct Setting {
-    pub clocks: Clocks,
+    pub machines: Machines,
     pub program: PathBuf,
     pub module: PathBuf,
     pub server_name: String,
@@ -100,6 +102,8 @@ pub struct Servers {
     relays: Vec<Relay>,
     /// The clocks of the servers, if they can be set.
     clocks: Vec<Clock>,
+    /// The disks of the servers that have one of their own, if they can be filled.
+    disks: Vec<Option<Disk>>,
     /// The relays between a primary and its replicas: one in front of each server.
     links: Vec<Relay>,
     owner: usize,
@@ -128,6 +132,7 @@ impl Servers {
             beside: None,
             relays: Vec::new(),
             clocks: Vec::new(),
+            disks: Vec::new(),
             links: Vec::new(),
             owner: 0,
             unread: Vec::new(),
@@ -146,11 +151,12 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Starts one more server, with a clock of its own if it can be set.
+    /// Starts one more server, on a machine of its own if the setting has such.
     fn add_process(&mut self, setting: &Setting) -> Result<()> {
         let folder = self.new_folder(&self.processes.len().to_string())?;
         let mut plan = plan(setting);
-        if setting.clocks == Clocks::Movable {
+        if setting.machines == Machines::Own {
+            self.disks.push(Disk::mount(&folder));
             let clock = Clock::in_step();
             plan.environment.extend(clock.environment());
             self.clocks.push(clock);

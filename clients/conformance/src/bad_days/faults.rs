@@ -184,6 +184,32 @@ pub const CANT_SAVE: Outage = Outage {
     waits: Waits::MayGoOn,
 };
 
+/// The server's disk is full. A server that appends each write before its reply ends at the first one.
+pub const DISK_FULL: Outage = Outage {
+    prepare: |_| {},
+    begin: |world| world.servers.fill_disk(),
+    end: |world| {
+        world.servers.free_disk();
+        world.until_served();
+    },
+    waits: Waits::AreCutOff,
+};
+
+/// The disk is full of a server that appends writes after its replies. It refuses writes.
+pub const DISK_FULL_EVERYSEC: Outage = Outage {
+    prepare: |_| {},
+    begin: |world| {
+        world.servers.call("CONFIG SET appendfsync everysec");
+        world.servers.fill_disk();
+    },
+    end: |world| {
+        world.servers.free_disk();
+        world.until_served();
+        world.servers.call("CONFIG SET appendfsync always");
+    },
+    waits: Waits::MayGoOn,
+};
+
 /// The server has too few replicas for `min-replicas-to-write`.
 pub const TOO_FEW_REPLICAS: Outage = Outage {
     prepare: |_| {},

@@ -56,7 +56,7 @@ const SOME_MS: i64 = 3000;
 /// A time that is longer than the lease, in ms.
 const FAR_MS: i64 = 10_000;
 
-const FAULTS: [Fault; 42] = [
+const FAULTS: [Fault; 44] = [
     fault(
         "killed and restarted",
         RELAYED,
@@ -72,7 +72,13 @@ const FAULTS: [Fault; 42] = [
     fault("hanging", RELAYED, What::Outage(&outages::HANGING)),
     fault("connections reset", RELAYED, What::Outage(&outages::RESET)),
     fault("out of memory", ALL, What::Outage(&outages::OUT_OF_MEMORY)),
-    fault("disk full", RELAYED, What::Outage(&outages::CANT_SAVE)),
+    fault("can't save", RELAYED, What::Outage(&outages::CANT_SAVE)),
+    fault("disk full", RELAYED, What::Outage(&outages::DISK_FULL)),
+    fault(
+        "disk full with everysec",
+        RELAYED,
+        What::Outage(&outages::DISK_FULL_EVERYSEC),
+    ),
     fault(
         "too few replicas",
         &[Standalone, Masters],
@@ -202,6 +208,7 @@ const fn fault(name: &'static str, kinds: &'static [Kind], what: What) -> Fault 
 }
 
 const MOVED_AS_A_WHOLE: &str = "slot moved as a whole";
+const FULL: &str = "disk full";
 const NODE_FAILOVER: &str = "CLUSTER FAILOVER";
 
 /// The faults that were made.
@@ -298,7 +305,10 @@ pub fn make(world: &mut World, seats: &[Seat], mut random: SmallRng, end: Instan
     let mut faults = Faults::default();
     let kind = world.servers.kind;
     let possible = FAULTS.iter().filter(|it| it.kinds.contains(&kind));
-    let possible: Vec<&Fault> = possible.collect();
+    let possible: Vec<&Fault> = match world.servers.can_fill_disks() {
+        true => possible.collect(),
+        false => possible.filter(|it| !it.name.starts_with(FULL)).collect(),
+    };
     let is_outage = |it: &Fault| matches!(it.what, What::Outage(_));
     thread::sleep(Duration::from_millis(QUIET_MS));
     while Instant::now() < end {

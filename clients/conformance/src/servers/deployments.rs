@@ -1,5 +1,5 @@
 //! Deployments and changes of roles that chaos alone plays: a primary with two replicas, five
-//! masters, a cluster of six, slots that move as a whole, and clocks that are set.
+//! masters, a cluster of six, slots that move as a whole, clocks that are set, and disks that are filled.
 
 use std::time::Duration;
 use std::{slice, thread};
@@ -8,6 +8,7 @@ use anyhow::Result;
 use redis::{RedisResult, Value};
 use redis_lock_rig::Process;
 
+use super::disk::Disk;
 use super::{
     has_role, id_of, until, within, Kind, Servers, Setting, MASTERS, NODES, PATIENCE, TAG,
 };
@@ -192,6 +193,7 @@ impl Servers {
         let (primary, standby) = (self.owner, self.owner + NODES);
         self.processes.swap(primary, standby);
         self.clocks.swap(primary, standby);
+        self.disks.swap(primary, standby);
         self.relays.swap(primary, standby);
         until("the nodes know the new primary", || {
             self.processes.iter().all(|it| {
@@ -240,6 +242,30 @@ impl Servers {
     pub fn set_clock(&self, by_ms: i64) {
         let clock = &self.clocks[self.owner];
         clock.set_ms(clock.ahead_ms() + by_ms);
+    }
+
+    // ---- disks
+
+    /// Returns true if each server has a disk that can be filled.
+    pub fn can_fill_disks(&self) -> bool {
+        self.disks.iter().all(Option::is_some)
+    }
+
+    /// Fills the disk of the server of the tests' keys.
+    pub fn fill_disk(&self) {
+        self.disk().fill();
+    }
+
+    /// Frees the disk that is filled, and starts the server again if it ended.
+    pub fn free_disk(&mut self) {
+        self.disk().free();
+        if self.owner().ended().expect("a process").is_some() {
+            self.restart();
+        }
+    }
+
+    fn disk(&self) -> &Disk {
+        self.disks[self.owner].as_ref().expect("a disk")
     }
 }
 
