@@ -66,13 +66,11 @@ func (a *acquire) run(ctx context.Context) (h *hold, err error) {
 	}
 	for h == nil && err == nil {
 		err = a.commands.retry(ctx, a.until, a.note, func(within time.Duration) (err error) {
-			h, err = a.ask(ctx)
+			if h, err = a.ask(ctx); h != nil && a.options.session {
+				err = a.tie(ctx, h)
+			}
 			return err
 		})
-		if err == nil && h != nil && a.options.session {
-			end := earlier(a.until.Add(a.grace), time.Now().Add(a.commands.timeout))
-			err = h.confirm(ctx, end)
-		}
 		if errors.Is(err, ErrLost) {
 			// A failover, for example, lost the grant before its tie.
 			h, err, a.isRefused = nil, nil, false
@@ -139,6 +137,20 @@ func (a *acquire) ask(ctx context.Context) (*hold, error) {
 	return nil, nil
 }
 
+// tie ties a session to a connection. If the tie gets no reply, the next try has another token: a
+// late tie would end the grant with its connection. A chosen token has no next try.
+func (a *acquire) tie(ctx context.Context, h *hold) error {
+	err := h.confirm(ctx, earlier(a.until.Add(a.grace), time.Now().Add(a.commands.attempt)))
+	switch isLeft := errors.Is(err, ErrUnavailable) && !a.isOver(); {
+	case isLeft && a.isTokenChosen:
+		a.until = time.Now()
+	case isLeft:
+		a.leave(nil)
+		a.call, a.isKnown = &call{token: randomText()}, false
+	}
+	return err
+}
+
 // next returns the next command, its longest time, its way, and true if the server keeps a place
 // after a refusal. Once it has refused, the acquire waits there, the last time without a place.
 func (a *acquire) next() (words []any, within time.Duration, by sender, isKept bool) {
@@ -181,16 +193,16 @@ func (a *acquire) hold(reply []any, askedAt time.Time) *hold {
 // leave ends what the server may have of this token, in the background. The observer hears of an
 // outage unless the caller does.
 func (a *acquire) leave(err error) {
-	longest, token := a.options.longestTrace(), a.call.token
-	words := a.options.leave(token, shortestLeave)
-	switch isDoubtful := a.call.isDoubtful.Load(); {
+	longest, call := a.options.longestTrace(), a.call
+	words := a.options.leave(call.token, shortestLeave)
+	switch isDoubtful := call.isDoubtful.Load(); {
 	case !isDoubtful && !a.isKnown:
 		return
 	case a.isTokenChosen:
 		// It ends the waits of the token, also those for several keys.
-		words = []any{"LOCK.CANCEL", a.options.keys[0], token}
+		words = []any{"LOCK.CANCEL", a.options.keys[0], call.token}
 	case isDoubtful:
-		words = a.options.leave(token, longest)
+		words = a.options.leave(call.token, longest)
 	}
 	onFault := a.commands.report
 	if errors.Is(err, ErrUnavailable) {
@@ -199,7 +211,7 @@ func (a *acquire) leave(err error) {
 	ctx, until := context.Background(), time.Now().Add(longest)
 	// If it fails, the server ends the lock with its lease.
 	go a.commands.retry(ctx, until, onFault, func(within time.Duration) error {
-		_, err := a.commands.ask(ctx, a.call, words, within, a.commands.servers.prompt)
+		_, err := a.commands.ask(ctx, call, words, within, a.commands.servers.prompt)
 		return err
 	})
 }

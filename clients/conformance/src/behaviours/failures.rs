@@ -200,6 +200,28 @@ pub fn a_session_that_is_lost_before_its_tie_is_acquired_again(world: &mut World
     world.assert_free(KEY);
 }
 
+/// A late tie would end the grant with its connection, so the acquire goes on with another token.
+pub fn a_session_whose_tie_gets_no_reply_is_acquired_again(world: &mut World) {
+    world.servers.relay();
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "session": true}));
+    driver.try_acquire("a").fence();
+    assert!(driver.release("a"));
+    world.until_free(KEY);
+    world.servers.relay().delay_replies(LATE);
+    let asked = driver.begin_acquire("a", Some(20_000));
+    until("it is granted", || world.servers.info(KEY).is_some());
+    world.servers.relay().lose_commands();
+    world.servers.relay().delay_replies(Duration::ZERO);
+    // Nothing shows that the tie was sent, and lost.
+    thread::sleep(2 * LATE);
+    world.servers.relay().reset();
+    world.servers.relay().pass();
+    driver.answer(&asked).fence();
+    assert!(driver.release("a"));
+    world.assert_free(KEY);
+}
+
 pub fn a_slot_that_moves_is_followed(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);

@@ -99,6 +99,7 @@ const OF_THREADS: &[Behaviour] = rows![Anywhere, [Ability::Reentrant];
 const STANDALONE: &[Behaviour] = rows![Standalone, [];
     failures::a_server_that_was_a_replica_for_a_while_is_waited_at_again,
     failures::a_session_that_is_lost_before_its_tie_is_acquired_again,
+    failures::a_session_whose_tie_gets_no_reply_is_acquired_again,
     options::replicas_acknowledge,
     options::too_few_replicas_are_told,
     options::silent_replicas_are_told,
