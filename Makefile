@@ -186,12 +186,13 @@ memcheck: run-deps build ## run a debug build under valgrind while its clients a
 	REDIS_LOCK_MODULE="$(CARGO_TARGET_DIR)/debug/libredis_lock.so" \
 	  cargo run --quiet --profile tool -p redis-lock-load --bin memcheck -- $(MEMCHECK_OPTIONS) "$$REDIS_SERVER"
 
-# Hours of load in `make endurance`.
+# Hours of load in `make endurance`, and seconds of rest between two acts.
 HOURS ?= 8
+REST ?= 1
 .PHONY: endurance
 endurance: run-deps build ## put a server under mixed load for HOURS, and draw its memory, descriptors and latency
 	@$(FOUND); cargo run --quiet --profile tool -p redis-lock-load --bin endurance -- \
-	  --module "$(MODULE)" --results "$(BENCH_RESULTS)" --hours $(HOURS) "$$REDIS_SERVER"
+	  --module "$(MODULE)" --results "$(BENCH_RESULTS)" --hours $(HOURS) --rest $(REST) "$$REDIS_SERVER"
 
 # A directory with the source of the server that `make asan` builds; Debian's source of Redis by default.
 SOURCE ?=

@@ -24,9 +24,6 @@ use crate::sample::{Sample, CURVES};
 /// Time between two samples.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Time between two acts. It leaves the server and other programs most of a core.
-const REST: Duration = Duration::from_secs(1);
-
 /// Time between two grants of the client that takes a lock all the time.
 const PACE: Duration = Duration::from_millis(20);
 
@@ -42,6 +39,9 @@ struct Options {
     /// Hours of load
     #[arg(long, default_value_t = 8.0)]
     hours: f64,
+    /// Seconds of rest between two acts. One second leaves other programs half of a core
+    #[arg(long, default_value_t = 1.0)]
+    rest: f64,
     /// The folder for the drawing
     #[arg(long)]
     results: PathBuf,
@@ -54,7 +54,8 @@ fn main() -> ExitCode {
 fn checked(options: &Options) -> Result<ExitCode> {
     let server = start(options)?;
     let end = Instant::now() + Duration::from_secs_f64(options.hours * 3600.0);
-    let samples = load(&server, end)?;
+    let rest = Duration::from_secs_f64(options.rest);
+    let samples = load(&server, end, rest)?;
     fs::create_dir_all(&options.results)?;
     let file = options.results.join("endurance.svg");
     fs::write(&file, drawing::of(&samples)?).with_context(|| file.display().to_string())?;
@@ -85,11 +86,11 @@ fn start(options: &Options) -> Result<Server> {
 }
 
 /// Puts the server under load until `end`, and returns a sample for each minute.
-fn load(server: &Server, end: Instant) -> Result<Vec<Sample>> {
+fn load(server: &Server, end: Instant, rest: Duration) -> Result<Vec<Sample>> {
     let (is_over, grants) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let taker = scope.spawn(|| take(server, &is_over, &grants));
-        let samples = minutes(server, end, &grants);
+        let samples = minutes(server, end, rest, &grants);
         is_over.store(true, Ordering::Release);
         let taken = taker.join().map_err(|_| anyhow!("the taker panicked"))?;
         taken.and(samples)
@@ -97,7 +98,12 @@ fn load(server: &Server, end: Instant) -> Result<Vec<Sample>> {
 }
 
 /// Plays all acts again and again until `end`.
-fn minutes(server: &Server, end: Instant, grants: &AtomicU64) -> Result<Vec<Sample>> {
+fn minutes(
+    server: &Server,
+    end: Instant,
+    rest: Duration,
+    grants: &AtomicU64,
+) -> Result<Vec<Sample>> {
     let begin = Instant::now();
     let mut samples = Vec::new();
     let mut acts = ACTS.iter().cycle();
@@ -110,7 +116,7 @@ fn minutes(server: &Server, end: Instant, grants: &AtomicU64) -> Result<Vec<Samp
             act(server).with_context(|| (*name).to_owned())?;
             workload::reuse_freed_memory(server).with_context(|| format!("after {name}"))?;
             played += 1;
-            thread::sleep(REST);
+            thread::sleep(rest);
         }
         let latency = pinger.stop()?;
         let sample = Sample::take(server, begin.elapsed(), &latency)?;
