@@ -264,6 +264,17 @@ impl Servers {
         }
     }
 
+    /// Has the server of the tests' keys write its append-only file anew, and waits for its end.
+    pub fn rewrite_file(&self) {
+        until("a rewrite begins", || self.try_call("BGREWRITEAOF").is_ok());
+        until("the file is rewritten", || {
+            let info: RedisResult<String> = self.owner().ask("INFO persistence");
+            info.is_ok_and(|it| {
+                it.contains("aof_rewrite_in_progress:0") && it.contains("aof_rewrite_scheduled:0")
+            })
+        });
+    }
+
     fn disk(&self) -> &Disk {
         self.disks[self.owner].as_ref().expect("a disk")
     }
