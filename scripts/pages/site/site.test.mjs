@@ -265,6 +265,14 @@ describe('the site', () => {
   test('requests nothing from elsewhere', () => assert.deepEqual(site.foreignRequests(), []));
   test('requests nothing that is missing', () => assert.deepEqual(site.failedRequests(), []));
   test('has diagrams that a phone shows in readable letters', () => assert.deepEqual(site.tooSmall(), []));
+  test('has plots that a phone shows in readable letters', async () => {
+    const page = await browser.newPage({ viewport: { width: NARROW, height: 800 } });
+    await page.goto(`${site.origin}/docs/performance.html`);
+    const plots = page.locator('main img[src*="plots"]');
+    const widths = await plots.evaluateAll((found) => found.map((plot) => plot.getBoundingClientRect().width));
+    assert.ok(widths.length > 0 && Math.min(...widths) > 600, widths.join());
+    await page.close();
+  });
   test('describes each page in its own words', () => {
     const described = [...site.pages.keys()].map((path) => {
       const page = readFileSync(join(TARGET, 'site', path), 'utf8');
