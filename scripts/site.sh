@@ -60,5 +60,9 @@ cp "$clone"/scripts/pages/site/*.md "$parts/node_modules/@mermaid-js/tiny/dist/m
 node "$parts/descriptions.mjs" "$site"
 
 # For those who read by machine: the list of all pages, and all commands on one page.
-sed 's/\.md)/.html)/' SUMMARY.md >"$site/llms.txt"
+{
+  printf '# redis-lock\n\n> %s\n\n' "$(sed -n '3,/^$/s/./&/p' README.md | paste -s -d ' ' -)"
+  printf -- '- [All commands on one page](commands.txt)\n'
+  sed '1d; s/\.md)/.html)/' SUMMARY.md
+} >"$site/llms.txt"
 find docs -path "docs/commands*" -name "*.md" | sort | xargs cat >"$site/commands.txt"

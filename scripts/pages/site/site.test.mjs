@@ -237,6 +237,7 @@ describe('the site', () => {
 
   test('has its contents and all commands for those who read by machine', () => {
     const contents = readFileSync(join(TARGET, 'site/llms.txt'), 'utf8');
+    assert.match(contents, /^# redis-lock\n\n> A module [^\n]+\n/);
     assert.match(contents, /\[The queue\]\(docs\/concepts\/queue\.html\)/);
     const commands = readFileSync(join(TARGET, 'site/commands.txt'), 'utf8');
     for (const name of ['ACQUIRE', 'WAIT', 'MRELEASE']) assert.match(commands, new RegExp(`^# LOCK\\.${name}$`, 'm'));
