@@ -44,6 +44,9 @@ pub fn play(clients: &[Client], setting: &Setting, time: Duration, seed: u64) ->
     if setting.kind != Kind::Sentinel {
         world.servers.relay();
     }
+    if !world.servers.can_fill_disks() {
+        eprintln!("{setting}: no disk is filled, because that needs root and the program mount");
+    }
     let seats: Vec<Seat> = clients.iter().map(|it| Seat::new(it, &world)).collect();
     let (over, seen) = (AtomicBool::new(false), Seen::default());
     let faults = thread::scope(|scope| {
