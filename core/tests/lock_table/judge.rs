@@ -135,11 +135,13 @@ impl World {
         })
     }
 
-    /// Records the KEEP of the grants of an operation.
-    pub fn note_keep(&mut self, operation: &Operation, keep_ms: u64) {
+    /// Records the KEEP of the grants of an operation. Leaves out those that another request of the token
+    /// has replaced in the same decision, and whose fence is another one.
+    pub fn note_keep(&mut self, operation: &Operation, keep_ms: u64, fence: Option<u64>) {
         for name in &operation.names {
             let lock = self.lock(&text(name.key()));
-            if let Some(own) = lock.holder(operation.action.token()) {
+            let own = lock.holder(operation.action.token());
+            if let Some(own) = own.filter(|own| fence.is_none_or(|fence| own.fence == fence)) {
                 self.keeps.insert(own.session, keep_ms);
             }
         }

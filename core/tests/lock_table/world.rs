@@ -328,9 +328,11 @@ impl World {
             self.callers.insert(waiter_id, client_id);
             self.waiting.insert(waiter_id, (line.to_owned(), position));
         }
-        if let Ok(Answer::Granted(fence)) = decision.answer {
-            self.answered_fence = fence;
-        }
+        let fence = match decision.answer {
+            Ok(Answer::Granted(fence)) => Some(fence),
+            _ => None,
+        };
+        self.answered_fence = fence.unwrap_or(self.answered_fence);
         let said = match &decision.answer {
             Ok(Answer::Granted(_)) => "granted".to_owned(),
             Ok(Answer::NotNow) => "nil".to_owned(),
@@ -346,7 +348,7 @@ impl World {
         let keep_ms = session_keep(&operation.action).filter(|_| is_held);
         self.carry_out(decision);
         if let Some(keep_ms) = keep_ms {
-            self.note_keep(&operation, keep_ms);
+            self.note_keep(&operation, keep_ms, fence);
         }
         self.judge(before, &cause);
         said

@@ -121,7 +121,8 @@ impl Step<'_> {
         })
     }
 
-    /// Checks that a refused command left its token's grants and waits alone.
+    /// Checks that a refused command left its token's grants and waits alone. If something other than a
+    /// lock came to a key, the command settles that too, and it ends all waits there.
     fn check_refused(&self) -> Verdict {
         let Cause::Command {
             token,
@@ -145,7 +146,11 @@ impl Step<'_> {
             let key = &waiter.keys[0];
             let is_there = after.iter().any(|it| it.is_same_wait(waiter));
             let is_granted = self.after.holder(key, token).is_some();
-            let is_kept = is_there || is_granted || waiter.is_over;
+            let is_moved = waiter
+                .keys
+                .iter()
+                .any(|key| self.before.unsettled.contains(key));
+            let is_kept = is_there || is_granted || waiter.is_over || is_moved;
             require(is_kept, Promise::RefusedChangesNothing, || {
                 format!("{waiter:?} no longer waits by {:?}", self.cause)
             })?;
