@@ -1078,3 +1078,54 @@ fn a_release_hands_nothing_to_another_thread() {
     });
     assert_eq!(freed_elsewhere(), before);
 }
+
+// ---- memory
+
+/// Commands that leave nothing, one round a row.
+const ROUNDS_THAT_LEAVE_NOTHING: [&[&str]; 8] = [
+    &["LOCK.ACQUIRE k a", "LOCK.EXTEND k a", "LOCK.RELEASE k a"],
+    &["LOCK.ACQUIRE k a SESSION", "LOCK.WAIT k a", "DEL k"],
+    &["LOCK.ACQUIRE k a SHARED DATA x", "LOCK.RELEASE k a ALL"],
+    &["LOCK.MACQUIRE 2 k l a", "LOCK.MRELEASE 2 k l a"],
+    &[
+        "LOCK.ACQUIRE k a",
+        "LOCK.QUEUE k b",
+        "LOCK.CANCEL k b",
+        "LOCK.RELEASE k a",
+    ],
+    &[
+        "LOCK.ACQUIRE k a",
+        "LOCK.INFO k",
+        "LOCK.CHECK k a",
+        "LOCK.RELEASE k a",
+    ],
+    &["LOCK.HOT", "LOCK.HELP", "INFO lock"],
+    &[
+        "EVAL return(redis.call('LOCK.ACQUIRE',KEYS[1],'a')) 1 k",
+        "UNLINK k",
+    ],
+];
+
+#[test]
+fn no_command_leaves_memory_behind() {
+    const BATCHES: usize = 100;
+    const SLACK: i64 = 100_000;
+    let server = Server::start();
+    let used = || -> i64 { server.info("memory", "used_memory").parse().expect("bytes") };
+    for round in ROUNDS_THAT_LEAVE_NOTHING {
+        let batch: Vec<&str> = round
+            .iter()
+            .copied()
+            .cycle()
+            .take(20 * round.len())
+            .collect();
+        server.call_all(&batch);
+        let before = used();
+        for _ in 0..BATCHES {
+            server.call_all(&batch);
+        }
+        until(&format!("{round:?} leave nothing"), || {
+            used() < before + SLACK
+        });
+    }
+}

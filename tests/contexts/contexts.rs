@@ -1,8 +1,11 @@
 //! The commands in transactions, scripts and functions, in pipelines and in both protocols.
 
 use redis::Value;
+use redis_lock_rig::{Plan, Process};
 use support::compiled::shared_object;
-use support::{server_with_holder, until, Client, Expect, Flavour, Server, LONG};
+use support::{
+    module_path, server_binary, server_with_holder, until, Client, Expect, Flavour, Server, LONG,
+};
 
 /// Runs a transaction and returns its replies.
 #[track_caller]
@@ -690,4 +693,23 @@ fn a_thread_of_another_module_calls_commands() {
     let mut next = server.waiter(format!("LOCK.WAIT k c {LONG}"));
     assert_eq!(call("DEL k other").int(), 1);
     assert_eq!(next.recv().grant().token, "c");
+}
+
+// ---- a crash of the server
+
+#[test]
+fn a_crash_report_has_the_section_of_the_module() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let plan = Plan {
+        module: Some(module_path()),
+        lines: vec!["crash-memcheck-enabled no".to_owned()],
+        ..Plan::new(&server_binary())
+    };
+    let process = Process::start(plan, dir.path()).expect("a server");
+    Client::connect(process.port()).send("DEBUG SEGFAULT");
+    until("the server has crashed", || {
+        process.ended().expect("a child").is_some()
+    });
+    let report = process.log();
+    assert!(report.contains("lock_last_fence:"), "{report}");
 }

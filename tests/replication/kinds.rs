@@ -471,6 +471,32 @@ fn a_session_is_sent_as_a_plain_grant_and_renewed_by_grants() {
 }
 
 #[test]
+fn sessions_of_one_database_that_are_renewed_together_are_one_command() {
+    let (server, mut stream) = primary();
+    let mut holder = server.client();
+    holder.call_all(&[
+        "MULTI",
+        "LOCK.MACQUIRE 2 k l t PX 1500 SESSION",
+        "SELECT 3",
+        "LOCK.MACQUIRE 2 k l t PX 1500 SESSION",
+        "EXEC",
+    ]);
+    stream.lines_up_to_now(&server);
+    let mut renewals = Vec::new();
+    until("each database has two renewals", || {
+        let lines = stream.lines_up_to_now(&server).into_iter();
+        renewals.extend(lines.filter(|line| line.starts_with("LOCK.APPLY")));
+        renewals.len() >= 4
+    });
+    for line in &renewals {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["LOCK.APPLY", "k", "RENEW", _, "l"] = words.as_slice() else {
+            panic!("not a renewal of two keys: {renewals:#?}");
+        };
+    }
+}
+
+#[test]
 fn a_session_that_moves_is_a_grant_with_its_new_deadline() {
     let (server, mut stream) = primary();
     let mut first = server.client();

@@ -161,6 +161,21 @@ fn flushing_grants_to_the_next_of_every_lock() {
 }
 
 #[test]
+fn flushing_grants_to_the_next_of_more_locks_than_one_search_finds() {
+    const LOCKS: usize = 600;
+    let server = Server::start();
+    let each =
+        |command: &dyn Fn(usize) -> String| -> Vec<String> { (0..LOCKS).map(command).collect() };
+    server.call_all(&each(&|n| format!("LOCK.ACQUIRE k{n} a {LONG}")));
+    server.call_all(&each(&|n| format!("LOCK.QUEUE k{n} b {LONG} KEEP 600000")));
+    assert_eq!(server.info("lock", "lock_places"), LOCKS.to_string());
+    server.call("FLUSHALL").okay();
+    until("each place is granted", || {
+        server.info("lock", "lock_hand_overs") == LOCKS.to_string()
+    });
+}
+
+#[test]
 fn flushing_one_database_leaves_the_others() {
     let server = server_with_holder();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));

@@ -30,6 +30,34 @@ fn too_few_replicas_hold_back_a_grant_by_the_timer() {
 }
 
 #[test]
+fn too_few_replicas_hold_back_what_is_taken_back() {
+    let server = server_with_holder();
+    let dying = server.waiter(format!("LOCK.WAIT k b {LONG}"));
+    let mut next = server.waiter(format!("LOCK.WAIT k c {LONG}"));
+    let kill = format!("CLIENT KILL ID {}", dying.id());
+    server.call_all(&[
+        "LOCK.RELEASE k a",
+        &kill,
+        "CONFIG SET min-replicas-to-write 1",
+    ]);
+    server.settle();
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
+    next.expect_silence();
+    server.call("CONFIG SET min-replicas-to-write 0").okay();
+    assert_eq!(next.recv().grant().token, "c");
+}
+
+#[test]
+fn too_few_replicas_hold_back_an_expiry_that_is_put_back() {
+    let server = server_with_holder();
+    server.call_all(&["PERSIST k", "CONFIG SET min-replicas-to-write 1"]);
+    server.settle();
+    assert_eq!(server.call("PTTL k").int(), -1);
+    server.call("CONFIG SET min-replicas-to-write 0").okay();
+    until("the expiry is put back", || server.call("PTTL k").int() > 0);
+}
+
+#[test]
 fn a_failing_disk_holds_back_a_grant_by_the_timer() {
     let server = Server::builder()
         .config("save 3600 1")
