@@ -118,6 +118,18 @@ fn a_session_of_a_closed_connection_is_in_no_circle() {
     assert_eq!(b.recv().grant().token, "b");
 }
 
+/// The search reads the lock anew, because it may not be as it was recorded.
+#[test]
+fn a_circle_through_a_lock_that_has_just_changed_is_found() {
+    let server = Server::start();
+    let (mut a, mut b) = (tied(&server, "x"), tied(&server, "y"));
+    server.block(&mut a, format!("LOCK.WAIT y a {LONG}"));
+    b.send_batch(&["PEXPIRE y 500000", "LOCK.WAIT x b"]);
+    assert_eq!(b.recv().int(), 1);
+    let error = b.recv().error();
+    assert!(error.starts_with("DEADLOCK"), "{error}");
+}
+
 /// On newer servers, a command can look up keys of its own slot only.
 #[test]
 fn a_circle_over_two_slots_is_found() {

@@ -58,13 +58,15 @@ fn what_the_timer_does_is_in_no_command() {
     let server = Server::builder()
         .config("slowlog-log-slower-than 0")
         .start();
-    server.call("LOCK.ACQUIRE k a PX 100").grant();
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
     let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     // This drops the entries of the server's start and of this test's own start.
     server.call("SLOWLOG RESET").okay();
+    server.call("LOCK.EXTEND k a PX 30").int();
     waiter.recv().grant();
     let sent = [
         "LOCK.ACQUIRE",
+        "LOCK.EXTEND",
         "LOCK.WAIT",
         "CLIENT",
         "INFO",
