@@ -106,6 +106,8 @@ pub struct Servers {
     disks: Vec<Option<Disk>>,
     /// The relays between a primary and its replicas: one in front of each server.
     links: Vec<Relay>,
+    /// The times in which nothing passed between the primary and its replicas.
+    pub cuts: Vec<(Instant, Instant)>,
     owner: usize,
     /// Connections with a command whose reply nobody reads.
     unread: Vec<TcpStream>,
@@ -134,6 +136,7 @@ impl Servers {
             clocks: Vec::new(),
             disks: Vec::new(),
             links: Vec::new(),
+            cuts: Vec::new(),
             owner: 0,
             unread: Vec::new(),
             kept: None,

@@ -67,7 +67,9 @@ pub fn play(clients: &[Client], setting: &Setting, time: Duration, seed: u64) ->
         Kind::Masters => Fences::OfEachMaster,
         _ => Fences::Rise,
     };
+    let unacknowledged = seen.unacknowledged(&world.servers.cuts);
     let mut verdict = Verdict::of(seen, &faults.limits, &pauses.collect(), fences);
+    verdict.add("a grant without its replicas", unacknowledged);
     verdict.add("a crash of a server", world.servers.crash());
     verdict.add("a token where nobody asked", world.tokens_shown());
     verdict.add("something is left", left_behind(&world));

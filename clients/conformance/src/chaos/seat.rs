@@ -32,6 +32,12 @@ pub const KEYS: [&str; 7] = [
     "{t}replicated2",
 ];
 
+/// Returns true if all replicas acknowledge each grant of a key.
+pub fn is_replicated(key: &str) -> bool {
+    let mut locks = LOCKS.iter().filter(|it| it.options == ON_ALL_REPLICAS);
+    locks.any(|it| it.keys.contains(&key))
+}
+
 /// The number of permits of the semaphore.
 pub const PERMITS: usize = 3;
 
@@ -240,12 +246,8 @@ impl Seat {
             answered: answer.at,
         };
         seen.grants(lock.keys.iter().map(granted));
-        // Some are held for longer than their lease. What replicas have is only tried by holds that go on
-        // when another server takes over.
-        let is_replicated = lock.options == ON_ALL_REPLICAS;
-        let long = if is_replicated { (1, 2) } else { (1, 8) };
-        let is_long = random.random_ratio(long.0, long.1);
-        let longest_ms = if is_long { 8000 } else { 300 };
+        // One of eight is held for longer than its lease.
+        let longest_ms = if random.random_ratio(1, 8) { 8000 } else { 300 };
         let work = Duration::from_millis(random.random_range(0..longest_ms));
         let lost = driver.loss_within(name, work);
         let release = driver.try_begin(json!({"do": "release", "lock": name}));

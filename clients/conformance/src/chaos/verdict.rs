@@ -8,7 +8,7 @@ use std::time::Instant;
 use redis_lock_promises::history::{fences_rise, no_writer_overlaps, within_limit, Granted, Hold};
 
 use super::scope::{Ground, Holds, Limit, Pause};
-use super::seat::PERMITS;
+use super::seat::{is_replicated, PERMITS};
 
 /// The times in which the process of each client didn't run.
 pub type Pauses = BTreeMap<&'static str, Vec<Pause>>;
@@ -68,6 +68,17 @@ impl Seen {
         if !is_excused {
             self.notes().hangs.push(format!("{client}: {call}"));
         }
+    }
+
+    /// Returns a grant with REPLICAS that came while no replica could acknowledge anything.
+    pub fn unacknowledged(&self, cuts: &[(Instant, Instant)]) -> Option<String> {
+        let is_within = |grant: &&Granted| {
+            let mut within = cuts.iter();
+            within.any(|(from, to)| *from <= grant.asked && grant.answered <= *to)
+        };
+        let notes = self.notes();
+        let mut replicated = notes.grants.iter().filter(|it| is_replicated(&it.key));
+        replicated.find(is_within).map(|it| format!("{it:?}"))
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {

@@ -1,7 +1,7 @@
 //! Deployments and changes of roles that chaos alone plays: a primary with two replicas, five
 //! masters, a cluster of six, slots that move as a whole, clocks that are set, and disks that are filled.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{slice, thread};
 
 use anyhow::Result;
@@ -104,7 +104,9 @@ impl Servers {
     pub fn replace_isolated(&mut self, time: Duration) {
         let (old, new) = (self.owner, self.next());
         self.links[old].swallow();
+        let from = Instant::now();
         thread::sleep(time / 2);
+        self.cuts.push((from, Instant::now()));
         promote(&self.processes[new]);
         let port = self.processes[new].port();
         self.relay().lead_to(port);
@@ -115,10 +117,12 @@ impl Servers {
     }
 
     /// Loses all bytes between the primary and its replicas for a time.
-    pub fn cut_replication(&self, time: Duration) {
+    pub fn cut_replication(&mut self, time: Duration) {
         let link = &self.links[self.owner];
         link.swallow();
+        let from = Instant::now();
         thread::sleep(time);
+        self.cuts.push((from, Instant::now()));
         link.pass();
         self.until_online(NODES - 1);
     }
