@@ -131,6 +131,33 @@ fn an_untied_grant_outlives_its_connection_and_is_renewed_no_more() {
     assert_eq!(world.say("EXTEND k a NOSESSION"), "0");
 }
 
+// ---- The length of the lease
+
+#[test]
+fn a_tied_grant_is_renewed_by_its_own_length_whatever_has_set_it() {
+    for (line, lease_ms) in [
+        ("EXTEND k a PX 30 GT", 90),
+        ("EXTEND k a PX 30 GT SESSION", 90),
+        ("MEXTEND 2 j k a PX 30 GT", 90),
+        ("EXTEND k a PX 30 GT DATA d", 90),
+        ("EXTEND k a PX 200 GT", 200),
+        ("EXTEND k a PX 30", 30),
+        ("EXTEND k a PX 30 SESSION KEEP 5", 30),
+        ("EXTEND k a SESSION", 90),
+        ("ACQUIRE k a PX 60 REENTRANT", 60),
+        ("ACQUIRE k a PX 60 SHARED", 60),
+        ("WAIT k a PX 60", 60),
+        ("QUEUE k a PX 60", 60),
+    ] {
+        let mut world = play("MACQUIRE 2 j k a PX 90 SESSION -> granted");
+        assert_ne!(world.say(line), "0", "{line}");
+        for _ in 0..3 {
+            world.pass_ms(90);
+            assert_eq!(world.lease_ms("k", "a"), lease_ms, "{line}");
+        }
+    }
+}
+
 // ---- The end of a session
 
 #[test]
