@@ -265,6 +265,29 @@ fn a_place_that_lapsed_unseen_is_gone() {
 }
 
 #[test]
+fn a_claim_sets_the_holds_that_it_names_and_counts_none() {
+    for (claim, holder) in [
+        ("QUEUE k a", "a#2"),
+        ("QUEUE k a HOLDS 2", "a#2"),
+        ("QUEUE k a HOLDS 5", "a#5"),
+        ("QUEUE k a HOLDS 1", "a#1"),
+        ("ACQUIRE k a HOLDS 5", "a#5"),
+        ("WAIT k a HOLDS 5 SESSION", "a#5"),
+        ("ACQUIRE k a", "a#2"),
+        ("ACQUIRE k a REENTRANT", "a#2"),
+        ("WAIT k a REENTRANT", "a#2"),
+    ] {
+        let mut world = play(
+            "ACQUIRE k h -> granted
+             QUEUE k a HOLDS 2 -> place 1
+             RELEASE k h -> 1",
+        );
+        assert_eq!(world.say(claim), "granted", "{claim}");
+        assert_eq!(world.holders("k"), [holder], "{claim}");
+    }
+}
+
+#[test]
 fn who_lost_its_rights_loses_its_place_when_its_turn_comes() {
     let mut world = World::new();
     world.say("ACQUIRE k h");
