@@ -118,6 +118,21 @@ fn a_wait_is_told_once_for_each_of_its_keys() {
     let mut newer = server.waiter(format!("LOCK.WAIT k b {LONG}"));
     let mut newest = server.waiter(format!("LOCK.WAIT k b {LONG} SHARED"));
     assert_heard(&server, &mut listener, &[], "its take-overs");
+    for (command, expected) in [
+        ("LOCK.QUEUE k p KEEP 60000", &["lock.queue k"][..]),
+        ("LOCK.QUEUE k p KEEP 70000 DATA why", &[]),
+        ("LOCK.WAIT k p BLOCK 1 KEEP 60000", &[]),
+        ("LOCK.QUEUE k p KEEP 60000", &[]),
+        (
+            "LOCK.MQUEUE 2 k j p KEEP 60000",
+            &["lock.queue j", "lock.queue k"],
+        ),
+        ("LOCK.MQUEUE 2 j k p KEEP 60000", &[]),
+        ("LOCK.CANCEL k p", &[]),
+    ] {
+        server.call(command).expect("a reply");
+        assert_heard(&server, &mut listener, expected, command);
+    }
     first.recv().error();
     newer.recv().error();
     let mut several = server.waiter(format!("LOCK.MWAIT 2 j k c {LONG}"));
