@@ -11,9 +11,28 @@ fn info(server: &Server, key: &str) -> LockInfo {
         .map(|mut client| client.call(&["LOCK.INFO", key]).value());
     assert!(matches!(flat, Value::Array(_)), "{flat:?}");
     assert!(matches!(map, Value::Map(_)), "{map:?}");
+    for (value, is_map) in [(&flat, false), (&map, true)] {
+        for entry in entries(value) {
+            assert_eq!(matches!(entry, Value::Map(_)), is_map, "{entry:?}");
+        }
+    }
     let [flat, map] = [flat, map].map(|value| LockInfo::of(value).expect("a lock"));
     assert_eq!(without_times(&flat), without_times(&map));
     map
+}
+
+/// Returns the holders and the waiters, each as it was replied.
+fn entries(info: &Value) -> Vec<&Value> {
+    let fields: Vec<&Value> = match info {
+        Value::Map(pairs) => pairs.iter().map(|(_, value)| value).collect(),
+        Value::Array(items) => items.iter().collect(),
+        other => panic!("neither a map nor an array: {other:?}"),
+    };
+    let lists = fields.into_iter().filter_map(|field| match field {
+        Value::Array(items) => Some(items),
+        _ => None,
+    });
+    lists.flatten().collect()
 }
 
 /// Returns every field except those that count milliseconds.
