@@ -110,16 +110,63 @@ fn a_grant_of_several_keys_that_nobody_got_goes_back_to_its_place_in_each_queue(
     }
 }
 
-/// RESTORE and SWAPDB: a restored lock gets the expiry of its lease in the database that it is in.
-#[test]
-fn a_restored_lock_that_is_swapped_at_once_expires_with_its_lease() {
-    let server = Server::start();
-    server.call("LOCK.ACQUIRE k t PX 60000").grant();
+/// Ways of a restored lock to another name, with the database and the key that it then has.
+const WAYS: [(&[&str], u32, &str); 6] = [
+    (&[], 0, "restored"),
+    (&["RENAME restored other"], 0, "other"),
+    (&["MOVE restored 1"], 1, "restored"),
+    (&["SWAPDB 0 1"], 1, "restored"),
+    (&["RENAME restored other", "SWAPDB 0 1"], 1, "other"),
+    (
+        &["SWAPDB 0 1", "SELECT 1", "MOVE restored 2"],
+        2,
+        "restored",
+    ),
+];
+
+/// Starts a transaction that restores a lock of `t` with a lease of 600 s, and a TTL of 50 s.
+#[track_caller]
+fn restoring(server: &Server) -> Client {
+    server.call(format!("LOCK.ACQUIRE k t {LONG}")).grant();
     let dump = server.call("DUMP k").bytes();
     let mut client = server.client();
     client.call("MULTI").okay();
-    let restore: [&[u8]; 4] = [b"RESTORE", b"restored", b"0", &dump];
+    let restore: [&[u8]; 4] = [b"RESTORE", b"restored", b"50000", &dump];
     client.call(&restore).value();
-    client.call_all(&["SWAPDB 0 1", "EXEC", "SELECT 1"]);
-    until("an expiry", || client.call("PTTL restored").int() > 0);
+    client
+}
+
+#[track_caller]
+fn until_it_expires_with_its_lease(server: &Server, (way, db, key): (&[&str], u32, &str)) {
+    let mut client = server.client().into_db(db);
+    until(&format!("the expiry of the lease, after {way:?}"), || {
+        client.call(format!("PTTL {key}")).int() > 100_000
+    });
+    let left_ms = client.call(format!("LOCK.CHECK {key} t")).int();
+    assert!(left_ms > 100_000, "{way:?}: {left_ms}");
+}
+
+/// RESTORE, and RENAME, MOVE and SWAPDB: a restored lock expires with its lease at its next name.
+#[test]
+fn a_restored_lock_that_moves_at_once_expires_with_its_lease() {
+    for way in WAYS {
+        let server = Server::start();
+        restoring(&server).call_all(&[way.0, &["EXEC"]].concat());
+        until_it_expires_with_its_lease(&server, way);
+    }
+}
+
+/// RESTORE where nothing may be granted, and RENAME, MOVE and SWAPDB afterwards.
+#[test]
+fn a_restored_lock_that_moves_while_it_is_deferred_expires_with_its_lease() {
+    for way in WAYS {
+        let server = Server::start();
+        restoring(&server).call_all(&["CONFIG SET min-replicas-to-write 1", "EXEC"]);
+        until("it is deferred", || {
+            server.info("lock", "lock_deferred") == "1"
+        });
+        server.call("CONFIG SET min-replicas-to-write 0").okay();
+        server.client().call_all(way.0);
+        until_it_expires_with_its_lease(&server, way);
+    }
 }
