@@ -569,28 +569,79 @@ fn measure(server: &Server, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
+/// Asserts that the median, the 99th percentile and the longest time are those of many short times,
+/// three longer ones and one that is longer still.
+#[track_caller]
+fn assert_quantiles(server: &Server, kind: &str, [short, longer]: [u64; 2]) {
+    let [p50, p99, max] =
+        ["p50", "p99", "max"].map(|it| measure(server, &format!("{kind}_{it}_ms")));
+    assert!(p50 <= short, "{kind}: {p50} {p99} {max}");
+    assert!(short < p99 && p99 <= longer, "{kind}: {p50} {p99} {max}");
+    assert!(longer < max && max < 30_000, "{kind}: {p50} {p99} {max}");
+}
+
 #[test]
 fn info_tells_how_long_was_waited_and_held() {
     let server = Server::start();
     assert!(MEASURES[1..].iter().all(|name| measure(&server, name) == 0));
-    for _ in 0..3 {
+    let longest = || measure(&server, "wait_max_ms").max(measure(&server, "hold_max_ms"));
+    server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let places = (0..100).map(|number| format!("LOCK.QUEUE k t{number} {LONG} SHARED"));
+    let leaves = (0..100).map(|number| format!("LOCK.RELEASE k t{number}"));
+    let all: Vec<String> = places
+        .chain(["LOCK.RELEASE k a".to_owned()])
+        .chain(leaves)
+        .collect();
+    server.call_all(&all);
+    let short_ms = longest();
+    let hold_beyond = |ms: u64| {
         server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
         let mut waiter = server.waiter(format!("LOCK.WAIT k b {LONG}"));
         let begun = Instant::now();
         until("it was held for a while", || {
-            begun.elapsed() > Duration::from_millis(500)
+            begun.elapsed() > Duration::from_millis(2 * ms + 100)
         });
         server.call("LOCK.RELEASE k a").int();
         waiter.recv().grant();
         server.call("LOCK.RELEASE k b").int();
+    };
+    (0..3).for_each(|_| hold_beyond(short_ms));
+    let longer_ms = longest();
+    hold_beyond(longer_ms);
+    for kind in ["wait", "hold"] {
+        assert_quantiles(&server, kind, [short_ms, longer_ms]);
     }
-    let [wait_p50, wait_p99, wait_max, hold_p50, hold_p99, hold_max] =
-        [1, 2, 3, 4, 5, 6].map(|at| measure(&server, MEASURES[at]));
-    // `b` waited as long as `a` held, three times. `b` itself held only for a moment.
-    assert!((498..30_000).contains(&wait_p50), "{wait_p50}");
-    assert!(wait_p50 <= wait_p99 && wait_p99 <= wait_max, "{wait_max}");
-    assert!(hold_p50 < wait_p50 && hold_p99 <= hold_max, "{hold_p50}");
-    assert!((498..30_000).contains(&hold_max), "{hold_max}");
+}
+
+#[test]
+fn info_tells_how_long_replies_were_held_back() {
+    let (server, replica) = (Server::start(), Server::start());
+    replica.replica_of(&server);
+    server.until_acknowledged_by(1);
+    let longest = || measure(&server, "acknowledge_max_ms");
+    for number in 0..100 {
+        let acquire = format!("LOCK.ACQUIRE k{number} t {LONG} REPLICAS 1 WITHIN 60000");
+        server.call(acquire).grant();
+    }
+    let short_ms = longest();
+    let hold_back_beyond = |ms: u64| {
+        replica.freeze();
+        let mut client = server.client();
+        client.send(format!("LOCK.EXTEND k0 t {LONG} REPLICAS 1 WITHIN 60000"));
+        until("the reply is held back", || {
+            measure(&server, "replica_waits") == 1
+        });
+        let begun = Instant::now();
+        until("it was held back for a while", || {
+            begun.elapsed() > Duration::from_millis(2 * ms + 100)
+        });
+        replica.thaw();
+        assert_eq!(client.recv().int(), 1);
+    };
+    (0..3).for_each(|_| hold_back_beyond(short_ms));
+    let longer_ms = longest();
+    hold_back_beyond(longer_ms);
+    assert_quantiles(&server, "acknowledge", [short_ms, longer_ms]);
 }
 
 #[test]
