@@ -96,6 +96,33 @@ fn a_backlog_is_written_to_after_its_replica_has_gone() {
     assert_ne!(primary.info("replication", "master_repl_offset"), offset);
 }
 
+#[test]
+fn a_replica_reads_all_however_its_command_is_called_and_spelt() {
+    for command in [
+        "PSYNC ? -1",
+        "psync ? -1",
+        "PsYnC ? -1",
+        "SYNC",
+        "sync",
+        "sYnC",
+    ] {
+        let primary = Server::start();
+        primary.call(format!("LOCK.ACQUIRE k t {LONG}")).grant();
+        let mut stream = ReplicationStream::attach_by(&primary, command);
+        primary.call(format!("LOCK.ACQUIRE l t {LONG}")).grant();
+        primary.call("LOCK.RELEASE k t").int();
+        let lines = stream.lines_up_to_now(&primary);
+        let [grant, release] = lines.as_slice() else {
+            panic!("{command}: {lines:?}");
+        };
+        assert!(
+            grant.starts_with("LOCK.APPLY l GRANT t "),
+            "{command}: {grant}"
+        );
+        assert_eq!(release, "DEL k", "{command}");
+    }
+}
+
 /// Digests tell holders, holds, permits, deadlines, fences and data.
 #[test]
 fn replicas_have_what_their_primary_has_while_sessions_are_renewed() {

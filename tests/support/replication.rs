@@ -58,16 +58,20 @@ impl ReplicationStream {
     /// Attaches to the primary and reads past its data set. The stream starts in database 0.
     #[track_caller]
     pub fn attach(server: &Server) -> ReplicationStream {
+        ReplicationStream::attach_by(server, "PSYNC ? -1")
+    }
+
+    /// Like `attach`, by a PSYNC or a SYNC. A primary tells no offset to a replica that sends SYNC.
+    #[track_caller]
+    pub fn attach_by(server: &Server, command: &str) -> ReplicationStream {
         let mut client = Client::unidentified(server.port()).expect("a primary that listens");
         // Without the `eof` capability the primary saves to disk and starts at once.
         client.call("REPLCONF capa psync2").okay();
-        client.send("PSYNC ? -1");
-        let resync = line(&mut client);
-        let offset = resync
-            .strip_prefix("+FULLRESYNC ")
-            .and_then(|it| it.split_once(' '));
-        let offset = offset.and_then(|(_, offset)| offset.parse().ok());
-        let offset = offset.unwrap_or_else(|| panic!("not a full resync: {resync}"));
+        client.send(command);
+        let offset = match command.eq_ignore_ascii_case("SYNC") {
+            true => 0,
+            false => offset_of_resync(&line(&mut client)),
+        };
         skip_data_set(&mut client);
         let mut stream = ReplicationStream { client, offset };
         stream.acknowledge();
@@ -140,6 +144,15 @@ impl ReplicationStream {
             }
         }
     }
+}
+
+#[track_caller]
+fn offset_of_resync(resync: &str) -> u64 {
+    let offset = resync
+        .strip_prefix("+FULLRESYNC ")
+        .and_then(|it| it.split_once(' '));
+    let offset = offset.and_then(|(_, offset)| offset.parse().ok());
+    offset.unwrap_or_else(|| panic!("not a full resync: {resync}"))
 }
 
 /// Reads past `$<length>\r\n<RDB>`.
