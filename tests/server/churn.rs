@@ -14,6 +14,13 @@ const ROUNDS: usize = 6;
 /// The number of bytes by which used memory may vary by itself.
 const SLACK: i64 = 600_000;
 
+/// Clients that come and go one after another.
+const MANY: usize = 4_000;
+
+/// The number of bytes by which used memory may grow when as many have come and gone again. A list of
+/// them has doubled then, to more than that.
+const LITTLE: i64 = 40_000;
+
 /// Commands of a client, in a pipeline. `#` stands for the client's number.
 ///
 /// The last command of some blocks. All locks are sessions, as a waiter may be granted one before the
@@ -81,6 +88,7 @@ fn churn(server: &Server) {
             });
         }
     });
+    (0..20).for_each(|_| grant_many_at_once(server));
     for field in COUNTS {
         until_zero(server, field);
     }
@@ -98,6 +106,20 @@ fn live(server: &Server, number: usize) -> Client {
     }
     client.send(last.as_str());
     client
+}
+
+/// Hands a lock over in a pass of the server's loop in which many others are granted.
+fn grant_many_at_once(server: &Server) {
+    server.call("LOCK.ACQUIRE h a PX 600000").grant();
+    let mut waiter = server.waiter("LOCK.WAIT h w PX 600000 SESSION");
+    let mut commands = vec!["LOCK.RELEASE h a".to_owned()];
+    for number in 0..12 {
+        let key = format!("{number}{}", "k".repeat(500));
+        commands.extend([format!("LOCK.ACQUIRE {key} *"), format!("DEL {key}")]);
+    }
+    server.call_all(&commands);
+    waiter.recv().grant();
+    server.call("LOCK.RELEASE h w").int();
 }
 
 #[track_caller]
@@ -127,4 +149,22 @@ fn what_comes_and_goes_leaves_neither_counts_nor_memory_behind() {
             bytes(&server, section, field) < before + SLACK
         });
     }
+}
+
+/// The module takes note of a connection that asks for a session, and of one that may change rights.
+#[test]
+fn what_is_noted_of_a_connection_goes_with_it() {
+    let server = Server::start();
+    let used_after_many = || {
+        for _ in 0..MANY {
+            let mut client = Client::unidentified(server.port()).expect("a connection");
+            client.call_batch(&["LOCK.ACQUIRE k t PX 600000 SESSION", "ACL WHOAMI"]);
+            client.reset();
+        }
+        until_zero(&server, "lock_sessions");
+        bytes(&server, "memory", "used_memory")
+    };
+    let before = used_after_many();
+    let grown = used_after_many() - before;
+    assert!(grown < LITTLE, "{grown} bytes");
 }
