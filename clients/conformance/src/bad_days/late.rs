@@ -126,6 +126,35 @@ pub fn a_late_acquire_after_the_release(world: &mut World) {
     assert_eq!(driver.losses("a"), 0);
 }
 
+/// A lease that ends in the row, and the time in which it does.
+const SHORT_MS: u64 = 3000;
+const UNTIL_SHORT_ENDS: Duration = Duration::from_millis(4500);
+
+/// An acquire gets its grant on a second connection, and is extended. Its first command arrives then,
+/// and sets its own lease, which is shorter.
+pub fn a_late_acquire_after_an_extension(world: &mut World) {
+    let driver = driver(world);
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": SHORT_MS}));
+    world.servers.relay().hold_back_open();
+    let asked = driver.begin_acquire("a", Some(8000));
+    driver.answer(&asked).fence();
+    until_extended(&driver);
+    deliver(world);
+    for_a_while(UNTIL_SHORT_ENDS, || {
+        assert!(world.servers.info(KEY).is_some(), "the server ended it");
+    });
+    assert_eq!(driver.losses("a"), 0);
+    assert!(driver.release("a"));
+}
+
+/// Extends a lock to a longer lease. An attempt may use another connection that was open.
+fn until_extended(driver: &Driver) {
+    until("a longer extension has come", || {
+        let extended = driver.answer(&driver.begin_extend("a", LONG_MS));
+        extended.error().is_none() && extended.ok()
+    });
+}
+
 /// Asserts that an acquire ended without a lock. One that got it on another connection gives it
 /// back.
 fn assert_ended(driver: &Driver, lock: &str, answer: &Answer) {
@@ -190,11 +219,7 @@ pub fn a_late_extension(world: &mut World) {
     driver.try_acquire("a").fence();
     world.servers.relay().hold_back_open();
     driver.answer(&driver.begin_extend("a", 20_000));
-    // An attempt may use another connection that was open.
-    until("a longer extension has come", || {
-        let extended = driver.answer(&driver.begin_extend("a", LONG_MS));
-        extended.error().is_none() && extended.ok()
-    });
+    until_extended(&driver);
     deliver(world);
     let token = world.holder(KEY);
     for_a_while(A_MOMENT, || {

@@ -87,6 +87,14 @@ const BAD_DAYS: &[BadDay] = &[
                 "a_late_acquire_after_the_release",
                 late::a_late_acquire_after_the_release,
             ),
+            Behaviour {
+                needs: &[Ability::Background],
+                ..row(
+                    Standalone,
+                    "a_late_acquire_after_an_extension",
+                    late::a_late_acquire_after_an_extension,
+                )
+            },
             row(Standalone, "a_late_wait", late::a_late_wait),
             row(Standalone, "a_late_release", late::a_late_release),
             row(

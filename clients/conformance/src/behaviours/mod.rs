@@ -108,6 +108,7 @@ const STANDALONE: &[Behaviour] = rows![Standalone, [];
     slow::replies_that_are_150_ms_late,
     slow::what_is_left_counts_from_the_request,
     slow::a_grant_that_took_a_third_of_its_lease_isnt_held,
+    slow::a_session_that_took_a_third_of_its_lease_isnt_held,
 ];
 
 const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Background];

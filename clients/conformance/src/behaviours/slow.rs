@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{json, Value};
 
 use super::LATE;
 use crate::bad_days::PATIENT_MS;
@@ -57,6 +57,9 @@ const LEASE_MS: u64 = 1800;
 const MARGIN_MS: u64 = 180;
 const DELAY: Duration = Duration::from_millis(450);
 
+/// A lease of which the delay is more than a third.
+const LATE_LEASE_MS: u64 = 900;
+
 /// The time by which the clocks of a client and a server may differ in a lease.
 const DRIFT_MS: i64 = 50;
 
@@ -82,11 +85,18 @@ pub fn what_is_left_counts_from_the_request(world: &mut World) {
 fn delayed(world: &mut World, lease_ms: u64, delay: Duration) -> Driver {
     world.servers.relay();
     let driver = world.driver_with(json!({"command_timeout_ms": PATIENT_MS}));
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": lease_ms}));
+    driver.lock("a", recipe(lease_ms, json!({})));
     driver.acquire("a");
     assert!(driver.release("a"));
     world.servers.relay().delay_replies(delay);
     driver
+}
+
+/// Returns the options of a lock, with some more.
+fn recipe(lease_ms: u64, mut more: Value) -> Value {
+    more["keys"] = json!([KEY]);
+    more["lease_ms"] = json!(lease_ms);
+    more
 }
 
 /// Asserts that the client's deadline is a margin before the end of the lease at the server.
@@ -105,9 +115,19 @@ fn assert_margin(world: &World, driver: &Driver) {
 
 /// Every reply takes longer than a third of the lease, so no grant is held.
 pub fn a_grant_that_took_a_third_of_its_lease_isnt_held(world: &mut World) {
-    let driver = delayed(world, 900, DELAY);
-    let limit = Duration::from_millis(1200);
-    let asked = driver.begin_acquire("a", Some(1200));
+    play_late_grant(world, json!({}), 1200);
+}
+
+/// A session is asked for twice, and the second reply is as late. Its new connection takes some replies.
+pub fn a_session_that_took_a_third_of_its_lease_isnt_held(world: &mut World) {
+    play_late_grant(world, json!({"session": true}), 4000);
+}
+
+fn play_late_grant(world: &mut World, options: Value, limit_ms: u64) {
+    let driver = delayed(world, LATE_LEASE_MS, DELAY);
+    driver.lock("a", recipe(LATE_LEASE_MS, options));
+    let limit = Duration::from_millis(limit_ms);
+    let asked = driver.begin_acquire("a", Some(limit_ms));
     let answer = driver.answer(&asked);
     assert_eq!(answer.error(), Some("unavailable"), "{answer}");
     assert!(answer.after >= limit, "{answer}");

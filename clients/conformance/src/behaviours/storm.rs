@@ -35,6 +35,9 @@ pub fn a_thousand_of_one_process_wait_shortly(world: &mut World) {
 const WAITERS: usize = 1000;
 const OF_WAITERS: usize = 12;
 
+/// A limit that ends when the outage is known.
+const LIMIT_MS: u64 = 6000;
+
 /// The time in which an outage that was reported might be reported again.
 const A_WHILE: Duration = Duration::from_millis(1500);
 
@@ -52,10 +55,13 @@ pub fn a_thousand_of_one_process_report_one_outage(world: &mut World) {
     until("they wait", || world.waiters(KEY) >= 4);
     let connections = world.servers.connections();
     assert!(connections <= OF_WAITERS, "{connections} connections");
+    // It is behind those that ask, so it hears of the outage from them.
+    let limited = driver.begin_acquire("a", Some(LIMIT_MS));
     world.servers.stop();
     let reported = driver.event_within("unavailable", 2 * SOON);
     assert!(reported.is_some(), "no outage is reported");
     thread::sleep(A_WHILE);
+    assert_eq!(driver.answer(&limited).error(), Some("unavailable"));
     let cancelled: Vec<Asked> = waits.iter().map(|it| driver.begin_cancel(it)).collect();
     for asked in &cancelled {
         driver.answer(asked);
