@@ -113,13 +113,13 @@ func (h *hold) prolong(lease time.Duration, askedAt time.Time) error {
 	if h.longest.IsZero() {
 		h.longest = askedAt.Add(h.options.maxHold)
 	}
-	deadline := askedAt.Add(lease - h.options.margin)
-	if h.isShaped || deadline.After(h.deadline) {
-		h.deadline = deadline
-	}
 	if h.isUnclear {
 		// A late command of the acquire sets its own lease, which may be shorter.
 		lease = min(lease, h.options.lease)
+	}
+	deadline := askedAt.Add(lease - h.options.margin)
+	if h.isShaped || deadline.After(h.deadline) {
+		h.deadline = deadline
 	}
 	renewal := askedAt.Add(lease / 3)
 	if isLast := !h.deadline.Before(h.longest); isLast || !h.options.renews {

@@ -74,10 +74,10 @@ export class Hold {
    */
   #prolong(leaseMs: number, sentAt: number) {
     const { firstLeaseMs, margin, maxHoldMs, renew } = this.options;
-    this.deadline = Math.max(this.deadline, sentAt + leaseMs - margin);
-    const isLast = this.deadline >= this.granted.sentAt + maxHoldMs - LEAST_MS;
     // A late command of the acquire sets its own lease, which may be shorter.
     const shortestMs = this.granted.isUnclear ? Math.min(leaseMs, firstLeaseMs) : leaseMs;
+    this.deadline = Math.max(this.deadline, sentAt + shortestMs - margin);
+    const isLast = this.deadline >= this.granted.sentAt + maxHoldMs - LEAST_MS;
     this.#lookAt(isLast || !renew ? Infinity : sentAt + shortestMs / 3);
   }
 

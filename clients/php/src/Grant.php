@@ -179,7 +179,9 @@ final class Grant
     /** Returns a margin before the end of a lease. It counts from the request, so the server ends it later. */
     private function deadline(float $lease, float $askedAt): float
     {
-        return $this->options->session ? INF : $askedAt + $lease - $this->options->margin;
+        // A late command of the acquire sets its own lease, which may be shorter.
+        $shortest = $this->holder->isUnclear ? min($lease, $this->options->lease) : $lease;
+        return $this->options->session ? INF : $askedAt + $shortest - $this->options->margin;
     }
 
     /** Returns the state now. A process that was forked holds nothing. */

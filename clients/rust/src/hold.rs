@@ -120,13 +120,13 @@ impl Hold {
     pub(crate) fn prolong(&self, length: Duration, asked_at: Instant) {
         let options = &self.call.recipe.options;
         let mut lease = self.lease.lock();
-        let deadline = later(asked_at, length.saturating_sub(self.call.recipe.margin()));
-        lease.deadline = lease.deadline.max(deadline);
         // A late command of the acquire sets its own lease, which may be shorter.
         let shortest = match self.call.unanswered > 0 {
             true => length.min(self.call.recipe.first_lease()),
             false => length,
         };
+        let deadline = later(asked_at, shortest.saturating_sub(self.call.recipe.margin()));
+        lease.deadline = lease.deadline.max(deadline);
         let renew_at = later(asked_at, options.renew_every.min(shortest / 3));
         let renews = options.renews && lease.deadline + LEAST < self.longest;
         let next = if renews { renew_at } else { lease.deadline };

@@ -51,11 +51,11 @@ class Hold:
     def prolong(self, lease: float, asked_at: float) -> None:
         """Move the deadline. The lease counts from the request: the server counts from then or
         later."""
-        self.deadline = max(self.deadline, asked_at + lease - self.options.margin_seconds)
         # A late command of the acquire sets its own lease, which may be shorter.
-        every = min(lease, self.options.first_lease) / 3 if self.is_unclear else lease / 3
+        shortest = min(lease, self.options.first_lease) if self.is_unclear else lease
+        self.deadline = max(self.deadline, asked_at + shortest - self.options.margin_seconds)
         is_last = self.deadline >= self._longest_deadline
-        self.renew_at = math.inf if is_last or not self.options.renew else asked_at + every
+        self.renew_at = math.inf if is_last or not self.options.renew else asked_at + shortest / 3
 
     @property
     def due(self) -> float:

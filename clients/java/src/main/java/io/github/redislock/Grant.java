@@ -96,11 +96,11 @@ final class Grant {
   /** Moves the deadline. The server counts the lease from the request or later. */
   synchronized void prolong(long grantedMs, long askedAt) {
     long nanos = TimeUnit.MILLISECONDS.toNanos(grantedMs);
-    deadline = Math.max(deadline, Clock.after(askedAt, nanos) - recipe.marginNanos());
     // A late command of the acquire sets its own lease, which may be shorter.
-    long every = isUnclear ? Math.min(nanos, recipe.firstLeaseNanos()) / 3 : nanos / 3;
+    long shortest = isUnclear ? Math.min(nanos, recipe.firstLeaseNanos()) : nanos;
+    deadline = Math.max(deadline, Clock.after(askedAt, shortest) - recipe.marginNanos());
     boolean isRenewed = recipe.options().renewed && deadline < longestUntil;
-    renewAt = isRenewed ? Clock.after(askedAt, every) : Clock.NEVER;
+    renewAt = isRenewed ? Clock.after(askedAt, shortest / 3) : Clock.NEVER;
   }
 
   /** Looks after the grant from now on, until it ends or its locks are closed. */
