@@ -133,6 +133,26 @@ const UNTIL_SHORT_ENDS: Duration = Duration::from_millis(4500);
 /// An acquire gets its grant on a second connection, and is extended. Its first command arrives then,
 /// and sets its own lease, which is shorter.
 pub fn a_late_acquire_after_an_extension(world: &mut World) {
+    let driver = extended_before_its_acquire(world);
+    for_a_while(UNTIL_SHORT_ENDS, || assert!(is_at_server(world)));
+    assert_eq!(driver.losses("a"), 0);
+    assert!(driver.release("a"));
+}
+
+/// The same, and no extension gets through afterwards.
+pub fn a_late_acquire_after_an_extension_and_before_an_outage(world: &mut World) {
+    let driver = extended_before_its_acquire(world);
+    world.servers.relay().swallow();
+    for_a_while(UNTIL_SHORT_ENDS, || {
+        if driver.left("a") > 0 {
+            assert!(is_at_server(world), "the client alone holds it");
+        }
+    });
+    assert!(driver.is_lost("a"));
+}
+
+/// Returns a driver whose lock has the lease of its late acquire, and not that of its extension.
+fn extended_before_its_acquire(world: &mut World) -> Driver {
     let driver = driver(world);
     driver.lock("a", json!({"keys": [KEY], "lease_ms": SHORT_MS}));
     world.servers.relay().hold_back_open();
@@ -140,11 +160,11 @@ pub fn a_late_acquire_after_an_extension(world: &mut World) {
     driver.answer(&asked).fence();
     until_extended(&driver);
     deliver(world);
-    for_a_while(UNTIL_SHORT_ENDS, || {
-        assert!(world.servers.info(KEY).is_some(), "the server ended it");
-    });
-    assert_eq!(driver.losses("a"), 0);
-    assert!(driver.release("a"));
+    driver
+}
+
+fn is_at_server(world: &World) -> bool {
+    world.servers.info(KEY).is_some()
 }
 
 /// Extends a lock to a longer lease. An attempt may use another connection that was open.
@@ -207,6 +227,19 @@ fn play_release(world: &mut World, hold_back: fn(&Relay)) {
     for_a_while(A_WHILE, || assert!(world.other_has(KEY)));
     world.other_releases(KEY);
     world.assert_free(KEY);
+}
+
+/// The release gets a reply when the lease has ended, so another may have had the lock.
+pub fn a_release_that_never_came_and_its_repetition(world: &mut World) {
+    world.servers.relay();
+    let driver = world.driver_with(json!({"command_timeout_ms": 6000}));
+    let options = json!({"keys": [KEY], "lease_ms": 900, "renew": false});
+    driver.lock("a", options);
+    driver.try_acquire("a").fence();
+    world.servers.relay().swallow_open();
+    let released = driver.answer(&driver.begin_release("a"));
+    assert_eq!(released.error(), None, "{released}");
+    assert!(!released.ok(), "{released}");
 }
 
 /// A short extension arrives after a longer one.

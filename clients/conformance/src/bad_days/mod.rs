@@ -95,12 +95,22 @@ const BAD_DAYS: &[BadDay] = &[
                     late::a_late_acquire_after_an_extension,
                 )
             },
+            row(
+                Standalone,
+                "a_late_acquire_after_an_extension_and_before_an_outage",
+                late::a_late_acquire_after_an_extension_and_before_an_outage,
+            ),
             row(Standalone, "a_late_wait", late::a_late_wait),
             row(Standalone, "a_late_release", late::a_late_release),
             row(
                 Standalone,
                 "a_late_release_of_an_old_connection",
                 late::a_late_release_of_an_old_connection,
+            ),
+            row(
+                Standalone,
+                "a_release_that_never_came_and_its_repetition",
+                late::a_release_that_never_came_and_its_repetition,
             ),
             row(Standalone, "a_late_extension", late::a_late_extension),
             row(

@@ -124,6 +124,20 @@ pub fn an_extension_sets_the_lease(world: &mut World) {
     assert!(driver.is_lost("a"));
 }
 
+pub fn renewals_set_the_lease_of_the_extension(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 900}));
+    driver.try_acquire("a").fence();
+    assert!(driver.extend("a", 3000));
+    let (token, began) = (world.holder(KEY), Instant::now());
+    while began.elapsed() < Duration::from_millis(4500) {
+        let left_ms = world.left_of(KEY, &token);
+        // It is renewed when 2,000 ms are left.
+        assert!(left_ms > 1000, "{left_ms} ms left");
+    }
+    assert!(driver.release("a"));
+}
+
 pub fn an_extension_that_is_refused_tells_of_the_loss(world: &mut World) {
     let driver = world.driver();
     driver.lock(

@@ -116,6 +116,7 @@ const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Backg
     storm::five_hundred_of_one_process_wait_shortly,
     storm::a_thousand_of_one_process_wait_shortly,
     storm::a_thousand_of_one_process_report_one_outage,
+    holding::renewals_set_the_lease_of_the_extension,
 ];
 
 const BY_RUNTIMES: &[Behaviour] = rows![Standalone, [Ability::Runtimes];
