@@ -1,6 +1,6 @@
 //! Two features in one scene that each have tests alone. Each test names the two in its comment.
 
-use support::{until, Client, Expect, LockInfo, Server, LONG};
+use support::{packed, until, Client, Expect, LockInfo, Server, LONG};
 
 /// Returns the holder and the queue of `k`, as the client's database has them.
 #[track_caller]
@@ -124,16 +124,21 @@ const WAYS: [(&[&str], u32, &str); 6] = [
     ),
 ];
 
-/// Starts a transaction that restores a lock of `t` with a lease of 600 s, and a TTL of 50 s.
+/// Holds a lock of `t` for 600 s, restores it with a TTL of 50 s, and runs commands in the same pass of
+/// the server's loop.
 #[track_caller]
-fn restoring(server: &Server) -> Client {
+fn restore_and(server: &Server, commands: &[&str]) {
     server.call(format!("LOCK.ACQUIRE k t {LONG}")).grant();
     let dump = server.call("DUMP k").bytes();
-    let mut client = server.client();
-    client.call("MULTI").okay();
     let restore: [&[u8]; 4] = [b"RESTORE", b"restored", b"50000", &dump];
-    client.call(&restore).value();
-    client
+    let mut bytes = packed(&restore);
+    commands.iter().for_each(|it| bytes.extend(packed(*it)));
+    let mut client = server.client();
+    client.send_bytes(&bytes);
+    client.recv().okay();
+    for command in commands {
+        client.recv().expect(command);
+    }
 }
 
 #[track_caller]
@@ -151,7 +156,7 @@ fn until_it_expires_with_its_lease(server: &Server, (way, db, key): (&[&str], u3
 fn a_restored_lock_that_moves_at_once_expires_with_its_lease() {
     for way in WAYS {
         let server = Server::start();
-        restoring(&server).call_all(&[way.0, &["EXEC"]].concat());
+        restore_and(&server, way.0);
         until_it_expires_with_its_lease(&server, way);
     }
 }
@@ -161,7 +166,7 @@ fn a_restored_lock_that_moves_at_once_expires_with_its_lease() {
 fn a_restored_lock_that_moves_while_it_is_deferred_expires_with_its_lease() {
     for way in WAYS {
         let server = Server::start();
-        restoring(&server).call_all(&["CONFIG SET min-replicas-to-write 1", "EXEC"]);
+        restore_and(&server, &["CONFIG SET min-replicas-to-write 1"]);
         until("it is deferred", || {
             server.info("lock", "lock_deferred") == "1"
         });
