@@ -296,10 +296,33 @@ unsafe fn on_expiry_or_move(
         if event == c"expired" {
             record_expired(&ctx, key);
         } else if state::any_locks() || state::has_waiters() {
-            record_key_event(&ctx, event, key);
+            if unlikely(is_where_it_was(&ctx, event, key)) {
+                record_arrival_elsewhere(&ctx, event, key);
+            } else {
+                record_key_event(&ctx, event, key);
+            }
         }
         keep_home(&ctx, event);
     });
+}
+
+/// Returns true if the server calls at the arrival of a moved key with the database that the key has
+/// left. Valkey 9.1 does so in a transaction.
+fn is_where_it_was(ctx: &Context, event: &CStr, key: Str<'_>) -> bool {
+    event == c"move_to"
+        && state::pending(|pending| {
+            let left = pending.leaving.as_ref();
+            left.is_some_and(|it| it.db == api::selected_db(ctx) && it.key() == key.bytes())
+        })
+}
+
+/// Records the arrival of a key in every database except the context's, because any may be the one.
+/// If another has a lock of this name too, it is where it was.
+fn record_arrival_elsewhere(ctx: &Context, event: &CStr, key: Str<'_>) {
+    let (left, own) = (api::selected_db(ctx), api::own_context());
+    for _ in api::databases(&own).filter(|db| *db != left) {
+        record_key_event(&own, event, key);
+    }
 }
 
 /// Records that a key may have become a lock, or that a lock's expiry may no longer be that of its

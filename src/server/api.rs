@@ -302,6 +302,11 @@ pub fn select_db(ctx: &Context, db: i32) {
     }
 }
 
+/// Selects one database after the other and yields its number.
+pub fn databases(ctx: &Context) -> impl Iterator<Item = i32> + '_ {
+    (0..).take_while(|db| calls::select_db(ctx, *db) == raw::REDISMODULE_OK as c_int)
+}
+
 /// Returns the strings of a vector from the server, which may be null if there are none.
 ///
 /// # Safety

@@ -111,14 +111,9 @@ pub fn take_out() {
 /// database. A SWAPDB of the file may have moved it.
 pub fn take_in() {
     let ctx = api::own_context();
-    for db in databases(&ctx) {
+    for db in api::databases(&ctx) {
         take_in_selected(&ctx, db);
     }
-}
-
-/// Selects one database after the other and yields its number.
-fn databases(ctx: &Context) -> impl Iterator<Item = i32> + '_ {
-    (0..).take_while(|db| calls::select_db(ctx, *db) == raw::REDISMODULE_OK as c_int)
 }
 
 fn take_in_selected(ctx: &Context, db: i32) {
@@ -186,7 +181,7 @@ fn log_foreign(ctx: &Context, name: &RedisString) {
 /// replica has deleted it. A client's own value stays.
 pub fn delete_on_replicas(ctx: &Context) {
     let own = own_key().map(|(name, _)| name);
-    for db in databases(ctx) {
+    for db in api::databases(ctx) {
         for name in names() {
             let may_be_loaded = match clear(ctx, &name) {
                 Content::Foreign => false,

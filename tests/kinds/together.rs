@@ -111,10 +111,11 @@ fn a_grant_of_several_keys_that_nobody_got_goes_back_to_its_place_in_each_queue(
 }
 
 /// Ways of a restored lock to another name, with the database and the key that it then has.
-const WAYS: [(&[&str], u32, &str); 6] = [
+const WAYS: [(&[&str], u32, &str); 7] = [
     (&[], 0, "restored"),
     (&["RENAME restored other"], 0, "other"),
     (&["MOVE restored 1"], 1, "restored"),
+    (&["MULTI", "MOVE restored 1", "EXEC"], 1, "restored"),
     (&["SWAPDB 0 1"], 1, "restored"),
     (&["RENAME restored other", "SWAPDB 0 1"], 1, "other"),
     (

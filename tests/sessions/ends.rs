@@ -346,8 +346,8 @@ fn assert_leaves_no_memory_behind(commands: &[&str]) {
 #[test]
 fn a_session_follows_its_lock_wherever_it_goes() {
     let moves: [&[&str]; 6] = [
-        &["RENAME k l"],
         &["RENAME k l", "RENAME l m", "RENAME m l"],
+        &["RENAME k l", "MULTI", "MOVE l 1", "EXEC", "SWAPDB 0 1"],
         &["MOVE k 1", "SWAPDB 0 1", "RENAME k l"],
         &["SWAPDB 0 1", "SWAPDB 1 0", "RENAME k l"],
         &[
