@@ -95,7 +95,7 @@ pub fn superseded(world: &mut World) {
 /// A grant that was replicated is renewed at the new primary, and a wait is served there.
 pub fn superseded_with_a_grant(world: &mut World) {
     let driver = driver(world);
-    driver.lock("a", json!({"keys": [KEY], "lease_ms": 6000}));
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 10_000}));
     driver.try_acquire("a").fence();
     let token = world.holder(KEY);
     driver.lock("b", json!({"keys": [KEY]}));
@@ -103,7 +103,7 @@ pub fn superseded_with_a_grant(world: &mut World) {
     world.until_waiting(KEY, 1);
     world.servers.until_replicated(1);
     world.servers.supersede();
-    let renewed = || (world.left_of(KEY, &token) > 4500).then_some(());
+    let renewed = || (world.left_of(KEY, &token) > 8500).then_some(());
     assert!(
         within(CLEAN, renewed).is_some(),
         "superseded_with_a_grant | renewal"
