@@ -188,10 +188,7 @@ pub const CANT_SAVE: Outage = Outage {
 pub const DISK_FULL: Outage = Outage {
     prepare: |_| {},
     begin: |world| world.servers.fill_disk(),
-    end: |world| {
-        world.servers.free_disk();
-        world.until_served();
-    },
+    end: |world| world.servers.free_disk(),
     waits: Waits::AreCutOff,
 };
 
@@ -204,7 +201,6 @@ pub const DISK_FULL_EVERYSEC: Outage = Outage {
     },
     end: |world| {
         world.servers.free_disk();
-        world.until_served();
         world.servers.call("CONFIG SET appendfsync always");
         // Otherwise no server reads its file again: see docs/operate/known-defects.md.
         world.servers.rewrite_file();

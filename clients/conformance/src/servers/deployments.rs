@@ -261,12 +261,16 @@ impl Servers {
         self.disk().fill();
     }
 
-    /// Frees the disk that is filled, and starts the server again if it ended.
+    /// Frees the disk that is filled, and waits until the server serves its keys. Starts it again if it
+    /// ends: it may do so a moment after there is space.
     pub fn free_disk(&mut self) {
         self.disk().free();
-        if self.owner().ended().expect("a process").is_some() {
-            self.restart();
-        }
+        until("the server serves its keys", || {
+            if self.owner().ended().expect("a process").is_some() {
+                self.restart();
+            }
+            self.try_call(&format!("EXISTS {TAG}")).is_ok()
+        });
     }
 
     /// Has the server of the tests' keys write its append-only file anew, and waits for its end.
