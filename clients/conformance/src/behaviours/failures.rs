@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::driver::Asked;
+use crate::driver::{Asked, Driver};
 use crate::servers::{until, within, SOON};
 use crate::world::{text, World};
 
@@ -186,13 +186,7 @@ pub fn a_server_that_was_a_replica_for_a_while_doesnt_lose_a_grant(world: &mut W
 pub fn a_session_that_is_lost_before_its_tie_is_acquired_again(world: &mut World) {
     world.servers.relay();
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "session": true}));
-    driver.try_acquire("a").fence();
-    assert!(driver.release("a"));
-    world.until_free(KEY);
-    world.servers.relay().delay_replies(LATE);
-    let asked = driver.begin_acquire("a", Some(8000));
-    until("it is granted", || world.servers.info(KEY).is_some());
+    let asked = session_granted_late(world, &driver);
     world.servers.call(&format!("DEL {KEY}"));
     world.servers.relay().delay_replies(Duration::ZERO);
     driver.answer(&asked).fence();
@@ -204,13 +198,7 @@ pub fn a_session_that_is_lost_before_its_tie_is_acquired_again(world: &mut World
 pub fn a_session_whose_tie_gets_no_reply_is_acquired_again(world: &mut World) {
     world.servers.relay();
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "session": true}));
-    driver.try_acquire("a").fence();
-    assert!(driver.release("a"));
-    world.until_free(KEY);
-    world.servers.relay().delay_replies(LATE);
-    let asked = driver.begin_acquire("a", Some(20_000));
-    until("it is granted", || world.servers.info(KEY).is_some());
+    let asked = session_granted_late(world, &driver);
     world.servers.relay().lose_commands();
     world.servers.relay().delay_replies(Duration::ZERO);
     // Nothing shows that the tie was sent, and lost.
@@ -220,6 +208,18 @@ pub fn a_session_whose_tie_gets_no_reply_is_acquired_again(world: &mut World) {
     driver.answer(&asked).fence();
     assert!(driver.release("a"));
     world.assert_free(KEY);
+}
+
+/// Begins to acquire a session. The server has granted it, and the reply is on its way.
+fn session_granted_late(world: &mut World, driver: &Driver) -> Asked {
+    driver.lock("a", json!({"keys": [KEY], "session": true}));
+    driver.try_acquire("a").fence();
+    assert!(driver.release("a"));
+    world.until_free(KEY);
+    world.servers.relay().delay_replies(LATE);
+    let asked = driver.begin_acquire("a", Some(20_000));
+    until("it is granted", || world.servers.info(KEY).is_some());
+    asked
 }
 
 pub fn a_slot_that_moves_is_followed(world: &mut World) {
