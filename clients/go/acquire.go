@@ -138,13 +138,10 @@ func (a *acquire) ask(ctx context.Context) (*hold, error) {
 }
 
 // tie ties a session to a connection. If the tie gets no reply, the next try has another token: a
-// late tie would end the grant with its connection. A chosen token has no next try.
+// late tie would end the grant with its connection. No session has a chosen token.
 func (a *acquire) tie(ctx context.Context, h *hold) error {
 	err := h.confirm(ctx, earlier(a.until.Add(a.grace), time.Now().Add(a.commands.attempt)))
-	switch isLeft := errors.Is(err, ErrUnavailable) && !a.isOver(); {
-	case isLeft && a.isTokenChosen:
-		a.until = time.Now()
-	case isLeft:
+	if errors.Is(err, ErrUnavailable) && !a.isOver() {
 		a.leave(nil)
 		a.call, a.isKnown = &call{token: randomText()}, false
 	}
