@@ -76,7 +76,7 @@ impl Subject {
                 threads: 8,
                 memory_kib: None,
                 first_group: Duration::from_secs(4),
-                repeats: 1,
+                repeats: 2,
             },
         }
     }

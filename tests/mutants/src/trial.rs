@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -29,8 +29,8 @@ pub struct Bounds {
     pub memory_kib: Option<u64>,
     /// Time of the tests that are played together first. Each next group takes twice as long.
     pub first_group: Duration,
-    /// Times that a test which failed is played again. It must fail each time, because a busy machine
-    /// may make tests of servers fail.
+    /// Times that a test which failed is played again, while no other trial runs. It must fail each
+    /// time, because a busy machine may make tests of servers fail.
     pub repeats: usize,
 }
 
@@ -70,6 +70,8 @@ pub struct Trials {
     /// The tests, quick ones first.
     tests: Vec<Test>,
     favourites: Mutex<HashMap<PathBuf, Favourites>>,
+    /// Trials share it. A test that is played again has it alone.
+    machine: RwLock<()>,
 }
 
 impl Trials {
@@ -102,6 +104,7 @@ impl Trials {
             are_complete,
             tests,
             favourites: Mutex::default(),
+            machine: RwLock::default(),
         })
     }
 
@@ -159,7 +162,7 @@ impl Trials {
         {
             let of_program = group.iter().filter(|test| test.program == *program);
             let mut left: Vec<&Test> = of_program.copied().collect();
-            while let Some((caught, by)) = self.runner.play(number, program, &left)? {
+            while let Some((caught, by)) = self.play_beside_others(number, program, &left)? {
                 let is_by = |test: &&Test| by.as_ref().is_none_or(|by| *by == test.name);
                 let (failed, others): (Vec<_>, Vec<_>) = left.into_iter().partition(is_by);
                 if self.is_caught_again(number, program, &failed)? {
@@ -171,8 +174,23 @@ impl Trials {
         Ok(None)
     }
 
+    fn play_beside_others(
+        &self,
+        number: Number,
+        program: &Path,
+        tests: &[&Test],
+    ) -> Result<Option<(Caught, Option<String>)>> {
+        let _shared = self.machine.read().unwrap_or_else(PoisonError::into_inner);
+        self.runner.play(number, program, tests)
+    }
+
     fn is_caught_again(&self, number: Number, program: &Path, tests: &[&Test]) -> Result<bool> {
-        for _ in 0..self.runner.bounds.repeats {
+        let repeats = self.runner.bounds.repeats;
+        if repeats == 0 {
+            return Ok(true);
+        }
+        let _alone = self.machine.write().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..repeats {
             if self.runner.play(number, program, tests)?.is_none() {
                 return Ok(false);
             }
