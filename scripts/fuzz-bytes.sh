@@ -12,17 +12,28 @@ cd "$(dirname "$0")/.."
 
 seconds=$1
 shift
-target=$(rustc -vV | sed -n 's/^host: //p')
+host=$(rustc -vV | sed -n 's/^host: //p')
 folder=${CARGO_TARGET_DIR:-target}/bytes
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
-programs=$folder/target/$target/release
 
-RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
-  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-  -Cllvm-args=-sanitizer-coverage-trace-compares" \
-  cargo build --quiet --locked --release --target "$target" --target-dir "$folder/target" \
-  --manifest-path tests/bytes/Cargo.toml
+# choose TARGET: sets how a target is built and run. A walk's bytes choose among steps, so comparisons
+# with numbers say nothing there, and to record them takes longer than to walk. 400 bytes are the longest
+# walk.
+choose() {
+  case $1 in
+    table) flags='' built=$folder/walks options='-max_len=400 -entropic=0 -reduce_inputs=0' ;;
+    *) flags=-Cllvm-args=-sanitizer-coverage-trace-compares built=$folder/words options=-max_len=1024 ;;
+  esac
+  programs=$built/$host/release
+  [ ! -f "tests/bytes/$1.dict" ] || options="$options -dict=tests/bytes/$1.dict"
+}
+
+build() {
+  RUSTC_WRAPPER=$PWD/scripts/counted.sh COUNTED=$flags RUSTFLAGS='--cfg fuzzing' \
+    cargo build --quiet --locked --release --target "$host" --target-dir "$built" --manifest-path tests/bytes/Cargo.toml \
+    --bin "$1"
+}
 
 # unpack TARGET: writes the kept inputs as files.
 unpack() {
@@ -43,11 +54,12 @@ keep() {
 
 # play TARGET: runs a target from the kept inputs on. Prints the number of its cases.
 play() {
+  choose "$1"
+  build "$1"
   unpack "$1"
-  dictionary=tests/bytes/$1.dict
-  [ -f "$dictionary" ] || dictionary=
-  if ! "$programs/$1" -max_total_time="$seconds" -max_len=1024 -rss_limit_mb=2048 -timeout=20 \
-    ${dictionary:+-dict="$dictionary"} -artifact_prefix="$folder/$1-" "$folder/inputs/$1" >"$folder/$1.log" 2>&1; then
+  # shellcheck disable=SC2086 # a list of options
+  if ! "$programs/$1" $options -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 \
+    -artifact_prefix="$folder/$1-" "$folder/inputs/$1" >"$folder/$1.log" 2>&1; then
     tail -n 40 "$folder/$1.log" >&2
     echo "$1: FAILED; the input is $folder/$1-*" >&2
     return 1
