@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -36,12 +37,7 @@ __attribute__((constructor)) static void map_the_offset(void) {
     close(file);
 }
 
-static void move(struct timespec *ts) {
-    if (moved == NULL) return;
-    if (atomic_load(&moved->looks_left) > 0 && atomic_fetch_sub(&moved->looks_left, 1) == 1) {
-        atomic_store(&moved->offset_ms, atomic_load(&moved->later_ms));
-    }
-    int64_t ms = atomic_load(&moved->offset_ms);
+static void add_ms(struct timespec *ts, int64_t ms) {
     int64_t ns = ts->tv_nsec + ms % 1000 * 1000000;
     ts->tv_sec += ms / 1000;
     if (ns < 0) {
@@ -52,6 +48,14 @@ static void move(struct timespec *ts) {
         ts->tv_sec++;
     }
     ts->tv_nsec = ns;
+}
+
+static void move(struct timespec *ts) {
+    if (moved == NULL) return;
+    if (atomic_load(&moved->looks_left) > 0 && atomic_fetch_sub(&moved->looks_left, 1) == 1) {
+        atomic_store(&moved->offset_ms, atomic_load(&moved->later_ms));
+    }
+    add_ms(ts, atomic_load(&moved->offset_ms));
 }
 
 int clock_gettime(clockid_t clock, struct timespec *ts) {
@@ -76,6 +80,15 @@ time_t time(time_t *place) {
     if (clock_gettime(CLOCK_REALTIME, &ts) != 0) return (time_t)-1;
     if (place != NULL) *place = ts.tv_sec;
     return ts.tv_sec;
+}
+
+/* A server's only timed waits are those of jemalloc's background thread, by the wall clock. With a
+ * clock set back each would end at once, and the thread would take a whole processor. */
+int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict until) {
+    struct timespec system = *until;
+    if (moved != NULL) add_ms(&system, -atomic_load(&moved->offset_ms));
+    return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &system);
 }
 
 void *dlopen(const char *path, int flags) {
