@@ -1,5 +1,6 @@
 //! A driver's process, and the lines written to it and read from it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -28,10 +29,17 @@ struct Line {
     content: Value,
 }
 
-/// All lines that a driver has written so far.
+/// All lines that a driver has written so far: its answers by the ids of the orders, and its events.
+#[derive(Default)]
+struct Lines {
+    answers: HashMap<u64, Line>,
+    events: Vec<Line>,
+}
+
+/// The lines of a driver, and the news of further ones.
 #[derive(Default)]
 struct Written {
-    lines: Mutex<Vec<Line>>,
+    lines: Mutex<Lines>,
     more: Condvar,
     ended: AtomicBool,
     sightings: Arc<Sightings>,
@@ -74,18 +82,38 @@ pub fn shows_token(text: &str) -> bool {
 }
 
 impl Written {
-    fn lines(&self) -> MutexGuard<'_, Vec<Line>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         locked(&self.lines)
     }
 
-    /// Returns the first line of a kind, or `None` if it doesn't come within `patience`, or before
+    /// Returns the answer to an order, or `None` if it doesn't come within `patience`, or before the
+    /// driver ends.
+    fn answer(&self, patience: Duration, id: u64) -> Option<Line> {
+        self.found(patience, |lines| lines.answers.get(&id).cloned())
+    }
+
+    /// Returns the first event of a kind, or `None` if it doesn't come within `patience`, or before
     /// the driver ends.
-    fn first(&self, patience: Duration, is_it: impl Fn(&Value) -> bool) -> Option<Line> {
+    fn event(&self, patience: Duration, is_it: impl Fn(&Value) -> bool) -> Option<Line> {
+        // perf: each event is looked at once. In hours of chaos a driver writes many thousands.
+        let mut seen = 0;
+        self.found(patience, |lines| {
+            let mut new = lines.events.iter().skip(seen);
+            seen = lines.events.len();
+            new.find(|line| is_it(&line.content)).cloned()
+        })
+    }
+
+    fn found(
+        &self,
+        patience: Duration,
+        mut look: impl FnMut(&Lines) -> Option<Line>,
+    ) -> Option<Line> {
         let deadline = Instant::now() + patience;
         let mut lines = self.lines();
         loop {
-            if let Some(line) = lines.iter().find(|line| is_it(&line.content)) {
-                return Some(line.clone());
+            if let Some(line) = look(&lines) {
+                return Some(line);
             }
             if self.ended.load(Ordering::Relaxed) {
                 return None;
@@ -245,8 +273,8 @@ impl Driver {
 
     /// Returns the answer to an order, or `None` if it doesn't come within `patience`.
     pub fn answer_within(&self, asked: &Asked, patience: Duration) -> Option<Answer> {
-        let id = &asked.order["id"];
-        let line = self.written.first(patience, |line| &line["id"] == id)?;
+        let id = asked.order["id"].as_u64()?;
+        let line = self.written.answer(patience, id)?;
         Some(Answer {
             order: asked.order.clone(),
             at: line.at,
@@ -367,7 +395,7 @@ impl Driver {
 
     /// Returns the first event of a kind, or `None` if it doesn't come within `patience`.
     pub fn event_within(&self, kind: &str, patience: Duration) -> Option<Event> {
-        let line = self.written.first(patience, |line| line["event"] == kind)?;
+        let line = self.written.event(patience, |line| line["event"] == kind)?;
         Some(Event {
             at: line.at,
             content: line.content,
@@ -378,7 +406,7 @@ impl Driver {
     /// `patience`.
     pub fn event_of_lock(&self, kind: &str, lock: &str, patience: Duration) -> Option<Event> {
         let is_it = |line: &Value| line["event"] == kind && line["lock"] == lock;
-        let line = self.written.first(patience, is_it)?;
+        let line = self.written.event(patience, is_it)?;
         Some(Event {
             at: line.at,
             content: line.content,
@@ -389,14 +417,14 @@ impl Driver {
     pub fn events(&self, kind: &str) -> usize {
         let lines = self.written.lines();
         let is_it = |line: &&Line| line.content["event"] == kind;
-        lines.iter().filter(is_it).count()
+        lines.events.iter().filter(is_it).count()
     }
 
     /// Returns how many events of a kind there were about this lock.
     pub fn events_of_lock(&self, kind: &str, lock: &str) -> usize {
         let lines = self.written.lines();
         let is_it = |line: &&Line| line.content["event"] == kind && line.content["lock"] == lock;
-        lines.iter().filter(is_it).count()
+        lines.events.iter().filter(is_it).count()
     }
 
     /// Returns how often the loss of a lock was reported.
@@ -480,10 +508,18 @@ fn read(stdout: ChildStdout, written: &Written) {
         let content = serde_json::from_str(&line);
         let content = content.unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
         written.sightings.look_at(&content);
-        written.lines().push(Line {
+        let id = content["id"].as_u64();
+        let line = Line {
             at: Instant::now(),
             content,
-        });
+        };
+        let mut lines = written.lines();
+        match id {
+            // The first answer counts.
+            Some(id) => _ = lines.answers.entry(id).or_insert(line),
+            None => lines.events.push(line),
+        }
+        drop(lines);
         written.more.notify_all();
     }
     let _lines = written.lines();
