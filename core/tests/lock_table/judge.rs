@@ -12,6 +12,7 @@ use redis_lock_core::store::KeyState;
 use redis_lock_core::values::codec;
 use redis_lock_core::values::holder;
 use redis_lock_core::values::lock::Lock;
+use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::request::{LeaseKind, Request};
 use redis_lock_core::values::token::Token;
 use redis_lock_promises::state::{Holder, Mode, State, Waiter};
@@ -298,14 +299,19 @@ impl World {
 }
 
 /// Returns true if the reply to an operation is an error. So is that of a wait which its own decision
-/// ends, unless another token or another wait of its own token had to be granted first.
+/// ends, unless another token or another wait of its own token had to be granted or ended first.
 pub fn is_refused(
     decision: &Decision,
     operation: &Operation,
     waiter_id: WaiterId,
     effects: &[(Name, Change)],
 ) -> bool {
-    let mut completions = decision.deliveries.iter().flat_map(|it| &it.completions);
+    let completions = decision.deliveries.iter().flat_map(|it| &it.completions);
+    let is_before_own = |it: &&Completion| it.waiter_id != waiter_id;
+    let ends_another = completions
+        .clone()
+        .take_while(is_before_own)
+        .any(|it| it.outcome != Outcome::Refused(Refusal::TakenOver));
     let is_own_error =
         |it: &Completion| it.waiter_id == waiter_id && matches!(it.outcome, Outcome::Refused(_));
     let grants = effects.iter().filter_map(|(name, change)| match change {
@@ -321,7 +327,8 @@ pub fn is_refused(
     let is_granted_whole = operation.names.iter().all(|name| granted.contains(&name));
     let grants_another =
         grants.clone().any(|(_, token)| token != own) || !(granted.is_empty() || is_granted_whole);
-    decision.answer.is_err() || (!grants_another && completions.any(is_own_error))
+    let is_alone = !grants_another && !ends_another;
+    decision.answer.is_err() || (is_alone && completions.clone().any(is_own_error))
 }
 
 /// Returns the cause of an operation's decision.

@@ -55,6 +55,13 @@ scenes! {
         < WAIT k b REPLICAS 1: NOREPLICAS | WAIT k c: granted
         = k c#1";
 
+    a_take_over_is_refused_once_another_wait_of_its_token_was: "
+        ACQUIRE j a SHARED LIMIT 2 -> granted
+        MWAIT 2 j k t SHARED LIMIT 5 PERMITS 2 -> waits
+        WAIT k t REPLICAS 1 -> waits
+        MWAIT 2 j k t SHARED REPLICAS 1 -> waits
+        < MWAIT 2 j k t SHARED LIMIT 5 PERMITS 2: UNBLOCKED | WAIT k t REPLICAS 1: NOREPLICAS | MWAIT 2 j k t SHARED REPLICAS 1: NOREPLICAS";
+
     a_hand_over_is_held_back: "
         REPLICAS 1
         ACQUIRE k a -> granted
