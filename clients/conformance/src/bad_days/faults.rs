@@ -226,7 +226,8 @@ pub const BUSY: Outage = Outage {
     prepare: |_| {},
     begin: |world| {
         world.servers.call("CONFIG SET busy-reply-threshold 20");
-        let endless = ["EVAL", "while true do end", "0"];
+        // A primary whose replicas are late refuses a script that may write.
+        let endless = ["EVAL", "#!lua flags=no-writes\nwhile true do end", "0"];
         world.servers.begin_call(&endless);
         world.until_refused("BUSY");
     },
