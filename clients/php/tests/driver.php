@@ -273,18 +273,25 @@ function serve($orders, array $first, array $connect, string $client): void
     posix_kill(posix_getpid(), SIGKILL);
 }
 
-/** @return array{int, resource} the process, and the stream for its orders */
-function start(array $first, array $connect, string $client): array
+/**
+ * @param array $others the processes of other locks, whose streams end only if this process has none of them
+ * @return array{int, resource} the process, and the stream for its orders
+ */
+function start(array $first, array $connect, string $client, array $others): array
 {
     [$theirs, $ours] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
     $pid = pcntl_fork();
     if ($pid === 0) {
+        array_walk($others, fn (array $other) => fclose($other[1]));
         fclose($ours);
         serve($theirs, $first, $connect, $client);
     }
     fclose($theirs);
     return [$pid, $ours];
 }
+
+/** In hours of chaos thousands of locks come. PHP waits for no descriptor above 1023. */
+const MOST_PROCESSES = 100;
 
 // The system forgets a lock's process that has ended.
 pcntl_signal(SIGCHLD, SIG_IGN);
@@ -302,7 +309,11 @@ while (($line = fgets(STDIN)) !== false) {
             say(['id' => $id, ...answer(fn () => ['ok' => locksOf($order, $client) !== null])]);
             break;
         case 'lock':
-            $processes[$order['lock']] = start($order, $connect, $client);
+            $processes[$order['lock']] = start($order, $connect, $client, $processes);
+            if (count($processes) > MOST_PROCESSES) {
+                // Its orders end, so it ends after the one that it executes.
+                array_shift($processes);
+            }
             break;
         case 'cancel':
             posix_kill($processes[$lockOfOrder[$order['of']]][0], SIGUSR1);
