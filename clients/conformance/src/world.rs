@@ -246,10 +246,23 @@ impl World {
 
     /// Waits until the server refuses a write with this error.
     pub fn until_refused(&self, error: &str) {
-        until(&format!("the server refuses writes with {error}"), || {
-            let refused = self.servers.try_call("SET {t}refused 1").err();
-            refused.is_some_and(|it| it.code() == Some(error))
-        });
+        self.until_refuses("SET {t}refused 1", error);
+    }
+
+    /// Waits until the server is in a script. A primary without replicas would refuse a write with
+    /// another error.
+    pub fn until_busy(&self) {
+        self.until_refuses("GET {t}refused", "BUSY");
+    }
+
+    fn until_refuses(&self, command: &str, error: &str) {
+        until(
+            &format!("the server refuses {command} with {error}"),
+            || {
+                let refused = self.servers.try_call(command).err();
+                refused.is_some_and(|it| it.code() == Some(error))
+            },
+        );
     }
 
     /// Asserts that the lock has neither holders nor waiters.

@@ -229,7 +229,7 @@ pub const BUSY: Outage = Outage {
         // A primary whose replicas are late refuses a script that may write.
         let endless = ["EVAL", "#!lua flags=no-writes\nwhile true do end", "0"];
         world.servers.begin_call(&endless);
-        world.until_refused("BUSY");
+        world.until_busy();
     },
     end: |world| {
         world.servers.call("SCRIPT KILL");
