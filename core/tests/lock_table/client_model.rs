@@ -592,7 +592,8 @@ impl ClientModel {
             let lock: &Lock = &stored.lock;
             for own in lock.holders().iter() {
                 let text = token(own.token.as_bytes());
-                let _ = write!(view, "{text} {} {}", left(own.deadline_ms), own.lease_ms);
+                let end = left(self.world.steady_at(own.deadline_ms));
+                let _ = write!(view, "{text} {end} {}", own.lease_ms);
             }
         }
         let name = world::name("k");

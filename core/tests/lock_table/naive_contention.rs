@@ -155,7 +155,7 @@ impl NaiveContention {
                 Some(same) if same.fence == own.fence => {}
                 None if resumed == Some(&own.token) => {}
                 None if has_witness => {
-                    let held_ms = own.deadline_ms.min(world.now_ms) - own.since_ms;
+                    let held_ms = own.deadline_ms.min(world.wall_ms()) - own.since_ms;
                     self.add(world, name, Event::HoldEnded(held_ms));
                 }
                 Some(_) | None => self.add(world, name, Event::Unclear),

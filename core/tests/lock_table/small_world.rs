@@ -227,7 +227,7 @@ impl SmallWorld {
             Act::RenameUnseen(from, to) => world.rename_unseen(from, to),
             Act::Delete(key) => world.delete(key),
             Act::Expire(key) => {
-                world.expire(key, Some(world.now_ms + 5));
+                world.expire(key, Some(world.wall_ms() + 5));
                 world.fire(vec![world::name(key)]);
             }
         }
@@ -291,7 +291,7 @@ impl SmallWorld {
             KeyState::Lock(stored) => {
                 let holders = stored.lock.holders().iter();
                 let ends = holders.map(|own| own.deadline_ms).chain(stored.expiry_ms);
-                ends.collect::<Vec<_>>()
+                ends.map(|ms| self.world.steady_at(ms)).collect::<Vec<_>>()
             }
             _ => Vec::new(),
         });
@@ -363,7 +363,7 @@ impl SmallWorld {
         };
         let rank = fences.partition_point(|fence| *fence < own.fence);
         let token = own.token.as_bytes();
-        let left = self.left(Some(own.deadline_ms));
+        let left = self.left(Some(self.world.steady_at(own.deadline_ms)));
         let _ = write!(
             view,
             "{token:?} {rank} {} {} {} {left:?} {} {tie},",

@@ -240,7 +240,7 @@ pub fn take(world: &mut World, step: Step) {
         Step::CloseUnseen => world.orphan_all(),
         Step::PassUnseen(ms) => world.now_ms += ms,
         Step::Expire(key, ms) => {
-            world.expire(key, ms.map(|ms| world.now_ms + ms));
+            world.expire(key, ms.map(|ms| world.wall_ms() + ms));
             world.fire(vec![world::name(key)]);
         }
     }

@@ -28,8 +28,17 @@ use redis_lock_core::values::slot::{self, Sharding};
 use redis_lock_core::values::token::Token;
 use redis_lock_promises::step::Cause;
 
-/// The start of the clock, in ms. It is far enough from 0 that no underflow stays unnoticed.
-pub const START_MS: u64 = 1_000_000;
+/// The start of the steady clock, in ms. It is far enough from 0 that no underflow stays unnoticed.
+pub const START_MS: u64 = 400_000;
+
+/// The time by which the wall clock is ahead of the steady clock until it is set, in ms. The clocks
+/// are apart, so that a time on one of them that is taken for a time on the other is noticed.
+const WALL_AHEAD_MS: u64 = 600_000;
+
+/// Returns the wall clock in ms, after it was set by `set_by_ms`.
+pub const fn wall_of(steady_ms: u64, set_by_ms: i64) -> u64 {
+    (steady_ms + WALL_AHEAD_MS).saturating_add_signed(set_by_ms)
+}
 
 #[derive(Default)]
 pub struct Memory {
@@ -116,7 +125,7 @@ pub struct World {
     pub stream: Vec<Written>,
     /// The steady clock.
     pub now_ms: u64,
-    /// The time by which the wall clock was set ahead of the steady clock; negative: behind.
+    /// The time by which the wall clock was set forward; negative: back.
     pub clock_set_by_ms: i64,
     pub max_waiters: usize,
     pub max_tickets: usize,
@@ -630,7 +639,12 @@ impl World {
 
     /// Returns the wall clock in ms.
     pub const fn wall_ms(&self) -> u64 {
-        self.now_ms.saturating_add_signed(self.clock_set_by_ms)
+        wall_of(self.now_ms, self.clock_set_by_ms)
+    }
+
+    /// Returns the time of the steady clock at a time of the wall clock, in ms.
+    pub const fn steady_at(&self, wall_ms: u64) -> u64 {
+        wall_ms.saturating_add_signed(self.now_ms.cast_signed() - self.wall_ms().cast_signed())
     }
 
     /// Sets the wall clock. The module notices, and the timer fires.

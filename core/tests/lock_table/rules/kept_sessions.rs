@@ -120,7 +120,7 @@ fn what_is_kept_counts_from_the_close_however_late_anybody_looks() {
     // A lease that was over when the connection ended is not restored.
     let mut world = World::new();
     assert_eq!(world.say(line), "granted");
-    world.expire("k", Some(world.now_ms + 5));
+    world.expire("k", Some(world.wall_ms() + 5));
     world.now_ms += 6;
     world.orphan_all();
     assert_eq!(world.say("EXTEND k a"), "0");

@@ -86,10 +86,10 @@ scenes! {
 #[test]
 fn an_expiry_by_hand_shortens_and_never_lengthens() {
     let mut world = play("ACQUIRE k a PX 1000 -> granted\nWAIT k b -> waits");
-    world.expire("k", Some(world.now_ms + 5000));
+    world.expire("k", Some(world.wall_ms() + 5000));
     world.fire(vec![world::name("k")]);
     assert_eq!(world.lease_ms("k", "a"), 1000);
-    world.expire("k", Some(world.now_ms + 10));
+    world.expire("k", Some(world.wall_ms() + 10));
     assert_eq!(world.lease_ms("k", "a"), 10, "before anything was settled");
     world.fire(vec![world::name("k")]);
     world.pass_ms(11);
@@ -99,7 +99,7 @@ fn an_expiry_by_hand_shortens_and_never_lengthens() {
 #[test]
 fn an_expiry_by_hand_ends_a_session_too() {
     let mut world = play("ACQUIRE k a PX 900 SESSION -> granted\nWAIT k b -> waits");
-    world.expire("k", Some(world.now_ms + 100));
+    world.expire("k", Some(world.wall_ms() + 100));
     world.fire(vec![world::name("k")]);
     world.pass_ms(101);
     assert_eq!(world.heard(), ["WAIT k b: granted"]);

@@ -111,7 +111,7 @@ fn a_bare_extension_is_as_long_as_the_lease_was_set_last() {
     extended("ACQUIRE k a PX 900", "k", 900);
     extended("EXTEND k a", "k", 900);
     // A deadline set by EXPIRE is no lease length.
-    world.expire("k", Some(world.now_ms + 100));
+    world.expire("k", Some(world.wall_ms() + 100));
     world.fire(vec![world::name("k")]);
     assert_eq!(world.lease_ms("k", "a"), 100);
     assert_eq!(world.say("EXTEND k a"), "1");

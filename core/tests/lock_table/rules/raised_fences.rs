@@ -51,7 +51,7 @@ fn it_renews_the_lease_and_the_grant_goes_on() {
     assert_eq!(raise(&mut world, "EXTEND k a", raised), "1");
     let own = world.lock("k").holders().only().cloned().unwrap();
     assert_eq!(own.since_ms, since_ms);
-    assert_eq!(own.deadline_ms, world.now_ms + 100);
+    assert_eq!(own.deadline_ms, world.wall_ms() + 100);
     let (mode, holder) = (Mode::Exclusive, own);
     assert_eq!(
         world.changes().last(),

@@ -323,7 +323,7 @@ impl Run {
         let server = &mut self.servers[number];
         server.stalled_until_ms = self.now_ms + down_ms;
         server.start_with(from, clock_ms);
-        let wall_us = (self.now_ms + down_ms).saturating_add_signed(clock_ms) * 1000;
+        let wall_us = world::wall_of(self.now_ms + down_ms, clock_ms) * 1000;
         if how == Start::Promotion {
             server.world.fences().promote(wall_us);
         }

@@ -619,10 +619,7 @@ impl Run {
             let lock = world.lock(key);
             let own = lock.holder(&world::token(&client.token));
             own.is_some_and(|own| {
-                let end_ms = own
-                    .deadline_ms
-                    .saturating_add_signed(-world.clock_set_by_ms);
-                own.fence == client.fence && end_ms >= until_ms
+                own.fence == client.fence && world.steady_at(own.deadline_ms) >= until_ms
             })
         })
     }
