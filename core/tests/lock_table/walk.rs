@@ -249,7 +249,7 @@ pub fn take(world: &mut World, step: Step) {
 /// Sends a line. A request gets LEFT if its token has left one of the keys, and only then.
 fn say(world: &mut World, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let keys = keys_of(line);
+    let keys = names_of(line);
     let token = words[words.len().min(if words[0] == "CANCEL" {
         2
     } else {
@@ -290,19 +290,9 @@ pub fn settled_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns the keys of a command.
-fn keys_of(line: &str) -> Vec<world::Name> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    if words[0] == "CANCEL" {
-        return vec![world::name(words[1])];
-    }
-    let count = words[1].parse().expect("numkeys");
-    words
-        .iter()
-        .skip(2)
-        .take(count)
-        .map(|key| world::name(key))
-        .collect()
+/// Returns the names of a command's keys.
+fn names_of(line: &str) -> Vec<world::Name> {
+    world::keys_of(line).into_iter().map(world::name).collect()
 }
 
 /// Checks the invariants.
@@ -399,7 +389,7 @@ pub fn walk_with_naive_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
         match step {
             Step::Say(line) => {
                 if world.say(&line) == "nil" {
-                    done.refused = keys_of(&line);
+                    done.refused = names_of(&line);
                 }
             }
             Step::Rename(from, to, _) => {

@@ -6,7 +6,9 @@ use std::num::NonZeroU16;
 
 use crate::judge::{cause_of, is_refused, session_keep, CLOSED};
 use crate::stream::{Replica, Written};
-use redis_lock_core::decision::{Acknowledged, Answer, Caller, Decision, Outcome, Publication};
+use redis_lock_core::decision::{
+    Acknowledged, Answer, Caller, Completion, Decision, Outcome, Publication,
+};
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, ParseContext};
 use redis_lock_core::operation::Action;
@@ -183,6 +185,18 @@ pub fn token(text: &str) -> Token {
 
 pub fn name(key: &str) -> Name {
     Name::new(0, key.as_bytes())
+}
+
+/// Returns the keys of a command.
+pub fn keys_of(line: &str) -> Vec<&str> {
+    let mut words = line.split_whitespace();
+    let is_of_many = words.next().is_some_and(|verb| verb.starts_with('M'));
+    let count = if is_of_many {
+        words.next().and_then(|count| count.parse().ok())
+    } else {
+        Some(1)
+    };
+    words.take(count.expect("numkeys")).collect()
 }
 
 impl World {
@@ -427,8 +441,26 @@ impl World {
         let progress = Progress { acknowledged };
         let before = self.before();
         let decision = self.outside(|table, outside| table.acknowledge(&progress, 1000, outside));
+        self.check_acknowledged(&decision);
         self.carry_out(decision);
         self.judge(before, &Cause::Timer);
+    }
+
+    /// Checks that each reply that was held back has the greatest fence that its token has at its keys
+    /// now.
+    fn check_acknowledged(&self, decision: &Decision) {
+        let completions = decision.deliveries.iter().flat_map(|it| &it.completions);
+        for Completion { waiter_id, outcome } in completions {
+            let (Outcome::Granted(HandOver { grant, .. })
+            | Outcome::Acknowledged(Acknowledged::Grant(grant))) = outcome
+            else {
+                continue;
+            };
+            let (line, _) = &self.waiting[waiter_id];
+            let token = String::from_utf8_lossy(grant.token.as_bytes());
+            let fences = keys_of(line).into_iter().map(|key| self.fence(key, &token));
+            assert_eq!(Some(grant.fence), fences.max(), "{line}");
+        }
     }
 
     /// Cuts the wait for replicas short that this line began, by an administrator. Returns false if

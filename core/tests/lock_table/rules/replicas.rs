@@ -27,6 +27,17 @@ scenes! {
         ACK 1
         < EXTEND k a REPLICAS 1: 1 | MEXTEND 2 k j a REPLICAS 1: 2";
 
+    a_reply_has_the_fence_that_one_of_its_keys_was_raised_to: "
+        REPLICAS 1
+        MACQUIRE 2 j k a REPLICAS 1 -> held back
+        EXTEND j a FENCE 1000050000 -> 1
+        ACK 1
+        < MACQUIRE 2 j k a REPLICAS 1: granted
+        MACQUIRE 2 l m a REPLICAS 1 -> held back
+        EXTEND m a FENCE 1000100000 -> 1
+        ACK 1
+        < MACQUIRE 2 l m a REPLICAS 1: granted";
+
     a_command_that_does_not_succeed_waits_for_no_replicas: "
         ACQUIRE k a -> granted
         ACQUIRE k b REPLICAS 5 -> nil
@@ -216,6 +227,20 @@ scenes! {
         = k b#1
         = j b#1";
 
+    a_hand_over_that_a_later_hand_over_of_one_of_its_keys_confirmed_stays: "
+        REPLICAS 1
+        ACQUIRE k a -> granted
+        ACQUIRE l c -> granted
+        MWAIT 2 j k b REPLICAS 1 -> waits
+        RELEASE k a -> 1
+        MWAIT 2 k l b -> waits
+        RELEASE l c -> 1
+        < MWAIT 2 k l b: granted
+        BYE MWAIT 2 j k b REPLICAS 1
+        = j b#1
+        = k b#1
+        = l b#1";
+
     a_hand_over_that_the_confirming_command_itself_made_stays: "
         REPLICAS 1
         ACQUIRE k a PX 50 -> granted
@@ -250,6 +275,18 @@ scenes! {
         WAIT k b -> waits
         RELEASE k c -> 1
         < WAIT k b: granted";
+
+    with_keep_a_wait_for_the_lock_leaves_its_place_after_block: "
+        REPLICAS 1
+        ACQUIRE k a -> granted
+        WAIT k b BLOCK 20 KEEP 100 REPLICAS 1 -> waits
+        WAIT k c -> waits
+        +21
+        < WAIT k b BLOCK 20 KEEP 100 REPLICAS 1: nil
+        WAIT k b REPLICAS 1 -> waits
+        RELEASE k a -> 1
+        ACK 1
+        < WAIT k b REPLICAS 1: granted";
 
     an_administrator_cuts_the_wait_short: "
         REPLICAS 1
@@ -297,6 +334,24 @@ scenes! {
         +500
         = k b#1
         CLOSE ACQUIRE k b SHARED PX 30 SESSION
+        = k";
+
+    a_hand_over_of_several_keys_gives_back_each_older_session: "
+        REPLICAS 1
+        ACQUIRE h a -> granted
+        ACQUIRE j b PX 30 SESSION -> granted
+        ACQUIRE k b PX 40 SESSION -> granted
+        MWAIT 3 h j k b PX 900 REPLICAS 1 -> waits
+        RELEASE h a -> 1
+        +50
+        BYE MWAIT 3 h j k b PX 900 REPLICAS 1
+        +500
+        = h
+        = j b#1
+        = k b#1
+        CLOSE ACQUIRE j b PX 30 SESSION
+        = j
+        CLOSE ACQUIRE k b PX 40 SESSION
         = k";
 
     a_take_back_gives_an_older_session_its_own_lease_back: "
@@ -425,6 +480,24 @@ fn a_flushed_lock_that_is_acquired_again_is_lost() {
 }
 
 #[test]
+fn a_flushed_lock_that_is_acquired_again_for_replicas_is_lost_and_the_new_one_is_not() {
+    for again in [
+        "ACQUIRE k a REPLICAS 1 WITHIN 70",
+        "WAIT k a REPLICAS 1 WITHIN 70",
+    ] {
+        let mut world = play(
+            "REPLICAS 1
+            ACQUIRE k a REPLICAS 1 -> held back",
+        );
+        world.flush();
+        assert_eq!(world.say(again), "held back");
+        assert_eq!(world.heard(), ["ACQUIRE k a REPLICAS 1: NOREPLICAS"]);
+        world.acknowledge(1);
+        assert_eq!(world.heard(), [format!("{again}: granted")]);
+    }
+}
+
+#[test]
 fn a_flushed_lock_of_which_another_grant_was_restored_is_lost() {
     let mut world = play(
         "REPLICAS 1
@@ -435,6 +508,20 @@ fn a_flushed_lock_of_which_another_grant_was_restored_is_lost() {
     world.flush();
     world.restore_unseen("k", &other);
     assert_eq!(world.say("EXTEND k a PX 900"), "1");
+    assert_eq!(world.heard(), ["ACQUIRE k a REPLICAS 1: NOREPLICAS"]);
+}
+
+#[test]
+fn a_lock_that_was_loaded_again_with_another_grant_is_lost() {
+    let mut world = play(
+        "REPLICAS 1
+        ACQUIRE k a REPLICAS 1 -> held back
+        ACQUIRE j a -> granted",
+    );
+    let other = world.dump("j").expect("a lock");
+    world.flush();
+    world.restore_unseen("k", &other);
+    world.acknowledge(1);
     assert_eq!(world.heard(), ["ACQUIRE k a REPLICAS 1: NOREPLICAS"]);
 }
 
