@@ -109,6 +109,20 @@ scenes! {
         WAIT j b -> waits
         CLOSE ACQUIRE k a PX 90 SESSION
         < WAIT j b: granted";
+
+    all_sessions_of_a_lock_follow_a_rename: "
+        ACQUIRE k a SHARED PX 90 SESSION -> granted
+        ACQUIRE k b SHARED PX 60 SESSION -> granted
+        ACQUIRE k c SHARED PX 30 SESSION -> granted
+        RENAME k j
+        +200
+        = j a#1 b#1 c#1
+        CLOSE ACQUIRE k b SHARED PX 60 SESSION
+        = j a#1 c#1
+        CLOSE ACQUIRE k c SHARED PX 30 SESSION
+        = j a#1
+        CLOSE ACQUIRE k a SHARED PX 90 SESSION
+        = j";
 }
 
 // ---- NOSESSION
@@ -129,6 +143,55 @@ fn an_untied_grant_outlives_its_connection_and_is_renewed_no_more() {
     // A grant that is untied after its connection has closed has ended already.
     world.orphan_all();
     assert_eq!(world.say("EXTEND k a NOSESSION"), "0");
+}
+
+// ---- The client that is shown
+
+/// Returns the client that a holder's grant is shown with.
+fn shown_client(world: &World, token: &str) -> Option<u64> {
+    let lock = world.lock("k");
+    Some(lock.holder(&world::token(token))?.client_id)
+}
+
+#[test]
+fn the_client_of_a_grant_is_the_one_that_was_granted_or_tied_last() {
+    let (first, second) = (501, 502);
+    for (line, shown) in [
+        ("ACQUIRE k a", second),
+        ("ACQUIRE k a REENTRANT", second),
+        ("ACQUIRE k a SHARED", second),
+        ("WAIT k a", second),
+        ("QUEUE k a", second),
+        ("EXTEND k a", first),
+        ("EXTEND k a PX 50 GT DATA d", first),
+        ("EXTEND k a NOSESSION", first),
+        ("EXTEND k a SESSION", second),
+        ("EXTEND k a PX 50 GT SESSION", second),
+        ("MEXTEND 1 k a SESSION KEEP 50", second),
+        ("CANCEL k a", first),
+        ("RELEASE k a HOLDS 1", first),
+    ] {
+        let mut world = World::new();
+        assert_eq!(world.say_as(first, "ACQUIRE k a HOLDS 2"), "granted");
+        world.say_as(second, line);
+        assert_eq!(shown_client(&world, "a"), Some(shown), "{line}");
+    }
+}
+
+#[test]
+fn a_place_that_is_granted_leaves_the_client_of_what_its_token_held() {
+    let mut world = World::new();
+    assert_eq!(world.say_as(501, "ACQUIRE k a SHARED"), "granted");
+    assert_eq!(world.say_as(503, "ACQUIRE k b SHARED"), "granted");
+    assert_eq!(world.say_as(502, "QUEUE k a"), "place 1");
+    assert_eq!(world.say_as(503, "RELEASE k b"), "1");
+    assert_eq!(shown_client(&world, "a"), Some(501));
+    assert_eq!(world.say_as(502, "QUEUE k a"), "granted");
+    assert_eq!(shown_client(&world, "a"), Some(502));
+    let mut world = play("ACQUIRE k h -> granted\nQUEUE k a -> place 1\nRELEASE k h -> 1");
+    assert_eq!(shown_client(&world, "a"), Some(0));
+    assert_eq!(world.say_as(501, "ACQUIRE k a"), "granted");
+    assert_eq!(shown_client(&world, "a"), Some(501));
 }
 
 // ---- The length of the lease
@@ -294,6 +357,27 @@ fn a_database_has_new_sessions_before_those_are_taken_out_that_a_flush_ended() {
     assert_eq!(world.lease_ms("k", "c"), 9_000);
     assert_eq!(world.table.sessions().len(), 1);
     world.table.sessions().check().expect("sound sessions");
+}
+
+/// A grant of another database may still have the number of a session that has ended.
+#[test]
+fn the_numbers_of_sessions_are_not_given_again_after_a_flush_or_a_demotion() {
+    let ends: [fn(&mut World); 4] = [
+        World::flush,
+        |world| {
+            world.table.end_sessions_everywhere();
+            world.table.due_names(world.now_ms, 9);
+        },
+        |world| drop(world.table.demote(world.now_ms)),
+        |world| world.delete("k"),
+    ];
+    for (number, end) in ends.iter().enumerate() {
+        let mut world = play("ACQUIRE k a PX 9000 SESSION -> granted");
+        let next = world.table.sessions().next_id();
+        end(&mut world);
+        assert!(world.table.sessions().is_empty(), "end {number}");
+        assert!(world.table.sessions().next_id() >= next, "end {number}");
+    }
 }
 
 #[test]
