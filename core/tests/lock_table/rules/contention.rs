@@ -377,6 +377,22 @@ fn a_hand_over_that_is_taken_back_without_keep_ends_a_hold() {
     );
 }
 
+#[test]
+fn a_hand_over_of_several_keys_that_is_taken_back_ends_a_hold_of_each() {
+    let mut world = play(
+        "MACQUIRE 2 j k h -> granted
+        MWAIT 2 j k a -> waits
+        WAIT j b -> waits
+        WAIT k b -> waits
+        +40
+        MRELEASE 2 j k h -> 2",
+    );
+    world.take_back_last();
+    for key in ["j", "k"] {
+        assert_hot(&world, key, "waiters 0 grants 2 held-ms 40");
+    }
+}
+
 /// Deletes a key. The timer doesn't fire yet.
 fn delete_unseen(world: &mut World, key: &str) {
     world.store.keys.remove(&world::name(key));
@@ -495,19 +511,36 @@ fn a_flush_ends_the_holds_and_keeps_the_counts() {
 
 #[test]
 fn swapped_databases_end_no_hold() {
+    for (one, two) in [(0, 1), (1, 0)] {
+        let mut world = play(
+            "ACQUIRE k a -> granted
+            WAIT k b -> waits
+            +20",
+        );
+        let moved = world.store.keys.remove(&world::name("k"));
+        world.table.swap_databases(one, two);
+        let other = Name::new(1, b"k");
+        world
+            .store
+            .keys
+            .insert(other.clone(), moved.expect("a lock"));
+        world.fire(vec![world::name("k"), other]);
+        assert_eq!(world.heard(), ["WAIT k b: granted"]);
+        assert_hot(&world, "k", "grants 0 held-ms 0 waits 1 waited-ms 20");
+    }
+}
+
+/// The locks of a replica are its primary's, which counts their holds.
+#[test]
+fn a_demotion_ends_no_hold_of_a_client_that_still_waits() {
     let mut world = play(
         "ACQUIRE k a -> granted
         WAIT k b -> waits
         +20",
     );
-    let moved = world.store.keys.remove(&world::name("k"));
-    world.table.swap_databases(0, 1);
-    let other = Name::new(1, b"k");
-    world
-        .store
-        .keys
-        .insert(other.clone(), moved.expect("a lock"));
-    world.fire(vec![world::name("k"), other]);
+    world.table.demote(world.now_ms);
+    delete_unseen(&mut world, "k");
+    world.fire(Vec::new());
     assert_eq!(world.heard(), ["WAIT k b: granted"]);
     assert_hot(&world, "k", "grants 0 held-ms 0 waits 1 waited-ms 20");
 }

@@ -193,6 +193,24 @@ fn waits_beyond_the_settings_are_counted() {
 }
 
 #[test]
+fn the_time_of_each_kind_of_wait_is_counted_when_it_is_granted() {
+    for wait in [
+        "WAIT k a",
+        "WAIT k a KEEP 50",
+        "QUEUE k a",
+        "MQUEUE 2 j k a",
+    ] {
+        let mut world = World::new();
+        world.say("ACQUIRE k h");
+        world.say(wait);
+        world.pass_ms(40);
+        world.say("RELEASE k h");
+        let waits = world.table.times().waits.summary();
+        assert_eq!(waits.max_ms, 40, "{wait}");
+    }
+}
+
+#[test]
 fn take_backs_are_counted() {
     let mut world = play(
         "ACQUIRE k a -> granted
@@ -248,16 +266,18 @@ fn the_times_of_a_flushed_database_are_forgotten() {
 
 #[test]
 fn swapped_databases_exchange_times_and_lose_replies_that_are_held_back() {
-    let mut world = scheduled();
-    world.store.replicas = 1;
-    assert_eq!(world.say("ACQUIRE z c REPLICAS 1"), "held back");
-    assert!(world.table.replica_waits().has_unsent());
-    world.table.swap_databases(1, 2);
-    assert!(world.table.is_scheduled(&world::name("x")));
-    assert!(!world.table.replica_waits().has_more());
-    world.table.swap_databases(3, 0);
-    assert!(!world.table.is_scheduled(&world::name("x")));
-    assert!(world.table.replica_waits().has_more(), "the lost reply");
+    for (one, other) in [(3, 0), (0, 3)] {
+        let mut world = scheduled();
+        world.store.replicas = 1;
+        assert_eq!(world.say("ACQUIRE z c REPLICAS 1"), "held back");
+        assert!(world.table.replica_waits().has_unsent());
+        world.table.swap_databases(1, 2);
+        assert!(world.table.is_scheduled(&world::name("x")));
+        assert!(!world.table.replica_waits().has_more());
+        world.table.swap_databases(one, other);
+        assert!(!world.table.is_scheduled(&world::name("x")));
+        assert!(world.table.replica_waits().has_more(), "the lost reply");
+    }
 }
 
 #[test]

@@ -126,6 +126,32 @@ fn a_lock_that_is_away_is_granted_to_nobody() {
     assert_eq!(world.heard(), ["MWAIT 2 x y b: granted"]);
 }
 
+#[test]
+fn a_lock_that_is_away_is_not_granted_to_a_wait_that_is_sent_again() {
+    for again in [
+        "WAIT x b PX 7",
+        "WAIT x b SHARED",
+        "QUEUE x b",
+        "MWAIT 1 x b",
+    ] {
+        let mut world = play(
+            "ACQUIRE x a -> granted
+             WAIT x b -> waits",
+        );
+        world.send_away("x");
+        world.table.queues().check().expect("sound queues");
+        let answer = world.say(again);
+        assert!(
+            ["waits", "place 1"].contains(&answer.as_str()),
+            "{again}: {answer}"
+        );
+        assert!(world.holders("x").is_empty(), "{again}");
+        world.bring_back("x");
+        world.delete("x");
+        assert_eq!(world.holders("x"), ["b#1"], "{again}");
+    }
+}
+
 /// Whatever a client does behind the head of the queue, the table looks again.
 #[test]
 fn a_lock_that_was_away_is_granted_whoever_comes_meanwhile() {

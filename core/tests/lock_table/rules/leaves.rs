@@ -101,6 +101,16 @@ scenes! {
         ACQUIRE x a -> granted
         WAIT y a -> WRONGTYPE Operation against a key holding the wrong kind of value";
 
+    another_type_at_a_later_key_cancels_nothing: "
+        ACQUIRE x h -> granted
+        WAIT x a -> waits
+        SET y
+        MRELEASE 2 x y a LEAVE 100 -> WRONGTYPE Operation against a key holding the wrong kind of value
+        < nothing
+        RELEASE x h -> 1
+        < WAIT x a: granted
+        ACQUIRE x a -> granted";
+
     // ---- The mark's time
 
     a_second_leave_never_ends_the_mark_earlier: "

@@ -50,6 +50,15 @@ scenes! {
         QUEUE free d NOTIFY jobs 4 -> granted
         < nothing";
 
+    the_grant_to_another_place_of_the_same_token_is_told_of: "
+        ACQUIRE k h PX 100 -> granted
+        QUEUE k a PX 900 NOTIFY jobs 1 -> place 1
+        MQUEUE 2 j k a PX 900 NOTIFY jobs 2 -> place 2
+        LATE 101
+        QUEUE k a PX 900 NOTIFY jobs 1 -> granted
+        < jobs: 2
+        = j a#1";
+
     the_grant_to_another_is_told_of_by_who_is_granted_the_same_lock: "
         ACQUIRE k h PX 100 -> granted
         QUEUE k a SHARED NOTIFY jobs 1 -> place 1

@@ -59,6 +59,21 @@ fn it_renews_the_lease_and_the_grant_goes_on() {
     );
 }
 
+#[test]
+fn a_place_that_is_claimed_with_a_greater_fence_is_the_same_grant() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+         QUEUE k a -> place 1
+         RELEASE k h -> 1",
+    );
+    let raised = ahead(&world, 1000);
+    assert_eq!(raise(&mut world, "EXTEND k a", raised), "1");
+    let is_raise = |change: &Change| matches!(change, Change::Raise { .. });
+    assert!(world.changes().last().is_some_and(is_raise));
+    assert_eq!(world.say("QUEUE k a"), "granted");
+    assert_eq!(world.fence("k", "a"), raised);
+}
+
 /// A new grant in the same ms is no raise, although it looks like one: it has a greater fence and
 /// the same `since`.
 #[test]

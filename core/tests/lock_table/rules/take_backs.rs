@@ -60,6 +60,22 @@ fn a_session_that_closed_takes_nothing_from_what_the_token_had_before() {
     assert_eq!(world.say("ACQUIRE k c SHARED"), "granted");
 }
 
+/// Like a renewal after the clock was set back.
+#[test]
+fn a_take_back_never_shortens_the_lease_of_a_session() {
+    let mut world = play(
+        "ACQUIRE k a SHARED PX 9000 SESSION -> granted
+         ACQUIRE k b SHARED -> granted
+         WAIT k a PX 20000 -> waits
+         RELEASE k b -> 1
+         < WAIT k a PX 20000: granted",
+    );
+    world.set_clock(-5_000);
+    world.take_back_last();
+    assert_eq!(world.lease_ms("k", "a"), 14_000);
+    assert_eq!(world.say("ACQUIRE k b SHARED"), "granted");
+}
+
 #[test]
 fn a_session_of_another_token_of_the_connection_ends_with_it() {
     let mut world = play("ACQUIRE k x SHARED LIMIT 2 -> granted");
@@ -92,6 +108,24 @@ fn a_grant_taken_back_goes_back_to_its_place() {
     world.pass_ms(1);
     assert_eq!(world.say("QUEUE k c"), "place 1", "KEEP has ended");
     world.table.queues().check().expect("sound queues");
+}
+
+#[test]
+fn a_grant_taken_back_needs_a_ticket_for_each_key_of_its_place() {
+    for (max_tickets, is_kept) in [(0, true), (2, true), (1, false)] {
+        let mut world = play(
+            "ACQUIRE k h -> granted
+             MWAIT 2 j k a KEEP 100 -> waits
+             RELEASE k h -> 1",
+        );
+        world.max_tickets = max_tickets;
+        world.take_back_last();
+        assert!(world.holders("j").is_empty());
+        let places = world.table.queues().place_count();
+        assert_eq!(places, if is_kept { 2 } else { 0 }, "{max_tickets}");
+        let refusals = world.table.counters().max_tickets_refusals;
+        assert_eq!(refusals, u64::from(!is_kept), "{max_tickets}");
+    }
 }
 
 #[test]
@@ -158,6 +192,18 @@ fn a_grant_that_the_same_operation_confirmed_is_not_taken_back() {
             ["granted", "1"].contains(&answer.as_str()),
             "{confirming}: {answer}"
         );
+        let hand_over = world.handed_over.last().expect("a hand-over");
+        assert!(!hand_over.is_revocable(), "{confirming}");
+    }
+    // One of the keys is enough.
+    for confirming in ["ACQUIRE k a PX 900", "MEXTEND 2 k l a PX 900"] {
+        let mut world = play(
+            "ACQUIRE l a -> granted
+             ACQUIRE k h PX 50 -> granted
+             MWAIT 2 j k a -> waits
+             LATE 51",
+        );
+        assert_ne!(world.say(confirming), "0", "{confirming}");
         let hand_over = world.handed_over.last().expect("a hand-over");
         assert!(!hand_over.is_revocable(), "{confirming}");
     }

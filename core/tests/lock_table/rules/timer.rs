@@ -40,6 +40,23 @@ fn a_timeout_while_nothing_may_be_granted_is_made_up_for() {
 }
 
 #[test]
+fn a_timeout_while_nothing_may_be_granted_is_made_up_for_at_each_key() {
+    let mut world = play(
+        "MACQUIRE 2 j k a SHARED -> granted
+         MWAIT 2 j k b BLOCK 50 -> waits
+         WAIT j c SHARED -> waits
+         WAIT k d SHARED -> waits",
+    );
+    world.now_ms += 51;
+    let decision = world.outside(|table, outside| table.time_out_due(10, outside));
+    world.carry_out(decision);
+    assert_eq!(world.heard(), ["MWAIT 2 j k b BLOCK 50: nil"]);
+    world.pass_ms(0);
+    let granted = ["WAIT j c SHARED: granted", "WAIT k d SHARED: granted"];
+    assert_eq!(world.heard(), granted);
+}
+
+#[test]
 fn a_connection_that_closes_while_nothing_may_be_granted_is_followed_by_the_next_in_line() {
     let mut world = play(
         "ACQUIRE long a PX 600000 -> granted
