@@ -195,6 +195,24 @@ fn many_waits_of_one_token_starve_nobody() {
 }
 
 #[test]
+fn waits_that_are_left_to_the_timer_are_granted_after_a_pause() {
+    let mut world = World::new();
+    world.say("ACQUIRE k h PX 3600000");
+    world.say("QUEUE k t PX 3600000 KEEP 3600000");
+    world.say("WAIT k behind");
+    for wait in 0..1_000 {
+        world.say(&format!("MQUEUE 2 k x{wait} t PX 3600000 KEEP 3600000"));
+    }
+    assert_eq!(world.say("RELEASE k h"), "1");
+    assert_eq!(world.table.next_due_ms(), Some(world.now_ms));
+    world.defer(&["k"]);
+    assert_eq!(world.table.next_due_ms(), Some(world.now_ms + 20));
+    world.pass_ms(20);
+    assert_eq!(world.table.queues().len(), 1);
+    assert!((0..1_000).all(|wait| world.holders(&format!("x{wait}")) == ["t#1"]));
+}
+
+#[test]
 fn one_operation_admits_no_more_than_the_server_can_answer_at_once() {
     let mut world = World::new();
     world.say("ACQUIRE k h");
@@ -253,6 +271,23 @@ fn a_firing_grants_whatever_it_has_taken_to_look_at_its_names() {
     let decision = world.outside(|table, outside| table.settle_due(&names, count, outside));
     world.carry_out(decision);
     assert!(!world.heard().is_empty());
+}
+
+#[test]
+fn a_firing_ends_waits_whatever_it_has_taken_to_grant() {
+    let mut world = one_token_that_waits_many_times(5_000);
+    world.say("ACQUIRE v x PX 3600000");
+    world.say("WAIT v y BLOCK 50");
+    world.now_ms += 51;
+    assert_eq!(world.say("RELEASE k h"), "1");
+    let names = world.table.due_names(world.now_ms, 256);
+    let decision = world.outside(|table, outside| table.settle_due(&names, 256, outside));
+    world.carry_out(decision);
+    assert_eq!(world.heard(), ["WAIT v y BLOCK 50: nil"]);
+    assert!(
+        world.table.queues().len() > 1_000,
+        "there was more to grant"
+    );
 }
 
 /// A look at the holder that alone has the smallest limit, at a waiter that lacks permits, and at
@@ -877,6 +912,28 @@ fn nobody_is_acknowledged_before_those_who_are_lost() {
         world.acknowledge(1);
     }
     assert_eq!((lost, granted), (600, 1));
+}
+
+/// A server that is asked to look again at once does so.
+#[test]
+fn grants_that_are_still_in_doubt_ask_for_another_look() {
+    let count = MOST_STEPS as usize + 10;
+    let mut world = World::new();
+    world.store.replicas = 1;
+    for key in 0..count {
+        world.say(&format!(
+            "ACQUIRE k{key} a PX 900000 REPLICAS 1 WITHIN 900000"
+        ));
+    }
+    let (keys, replica) = (world.store.keys.clone(), world.replica.clone());
+    world.flush();
+    (world.store.keys, world.replica) = (keys, replica);
+    assert!(!world.table.replica_waits().has_more());
+    world.acknowledge(1);
+    assert!(world.heard().is_empty());
+    assert!(world.table.replica_waits().has_more());
+    world.acknowledge(1);
+    assert!(!world.heard().is_empty());
 }
 
 #[test]

@@ -221,6 +221,18 @@ scenes! {
         RELEASE k a -> 1
         HOT k grants 2 held-ms 15";
 
+    a_hold_that_began_in_the_same_operation_has_not_ended: "
+        ACQUIRE x h PX 50 -> granted
+        ACQUIRE k s SHARED -> granted
+        MWAIT 2 x k t SHARED -> waits
+        WAIT k e SHARED LIMIT 2 REPLICAS 5 -> waits
+        WAIT k f -> waits
+        LATE 51
+        MRELEASE 2 k x s -> 1
+        < MWAIT 2 x k t SHARED: granted | WAIT k e SHARED LIMIT 2 REPLICAS 5: NOREPLICAS
+        = k t#1
+        HOT k grants 1 held-ms 51 waiters 1";
+
     a_lease_that_ends_while_a_waiter_waits_ends_a_hold: "
         ACQUIRE k a PX 50 -> granted
         WAIT k b PX 20 -> waits
@@ -528,6 +540,20 @@ fn swapped_databases_end_no_hold() {
         assert_eq!(world.heard(), ["WAIT k b: granted"]);
         assert_hot(&world, "k", "grants 0 held-ms 0 waits 1 waited-ms 20");
     }
+}
+
+#[test]
+fn a_lock_that_left_with_its_slot_ends_no_hold() {
+    let mut world = play(
+        "ACQUIRE k a -> granted
+        WAIT k b -> waits
+        +20",
+    );
+    delete_unseen(&mut world, "k");
+    world.defer(&["k"]);
+    world.pass_ms(20);
+    assert_eq!(world.heard(), ["WAIT k b: granted"]);
+    assert_hot(&world, "k", "grants 0 held-ms 0 waits 1 waited-ms 40");
 }
 
 /// The locks of a replica are its primary's, which counts their holds.

@@ -4,6 +4,8 @@
 //! - Every success has an effect for each key, even if it changes nothing.
 //! - A hand-over is one effect.
 
+use redis_lock_core::effect::Change;
+
 use super::scene::play;
 
 #[test]
@@ -40,6 +42,32 @@ fn every_success_is_told_to_the_replicas_even_if_it_changes_nothing() {
         );
         assert_eq!(world.stream.len() - before, effects, "{line}");
     }
+}
+
+/// Only renewals of exclusive locks can share one command.
+#[test]
+fn a_renewal_of_a_session_is_one_unless_the_lock_is_shared() {
+    for (mode, is_alone) in [
+        ("", true),
+        ("DATA why", true),
+        ("HOLDS 2", true),
+        ("SHARED", false),
+    ] {
+        let mut world = play(&format!("ACQUIRE k a PX 90 SESSION {mode} -> granted"));
+        let before = world.stream.len();
+        world.pass_ms(30);
+        assert_eq!(world.stream.len() - before, 1, "{mode}");
+        let is_renewal = matches!(world.changes().last(), Some(Change::Renew { .. }));
+        assert_eq!(is_renewal, is_alone, "{mode}");
+    }
+    let mut world = play(
+        "ACQUIRE k a PX 90 SESSION -> granted
+         EXTEND k a PX 90 -> 1",
+    );
+    let is_grant = matches!(world.changes().last(), Some(Change::Grant { .. }));
+    assert!(is_grant, "an extension is for WAIT of its own connection");
+    world.pass_ms(30);
+    assert_eq!(world.lease_ms("k", "a"), 90);
 }
 
 #[test]

@@ -350,6 +350,41 @@ fn who_comes_back_before_the_timer_fires_stands_where_it_stood() {
 }
 
 #[test]
+fn who_comes_back_behind_another_before_the_timer_fires_stands_where_it_stood() {
+    let mut world = play(
+        "MACQUIRE 3 x y z h -> granted
+         MWAIT 3 x y z b -> waits
+         MWAIT 3 x y z a KEEP 50 -> waits",
+    );
+    world.hang_up_unseen("MWAIT 3 x y z a KEEP 50");
+    assert_eq!(world.say("MWAIT 3 x y z a"), "waits");
+    world.table.queues().check().expect("sound queues");
+    world.fire(Vec::new());
+    assert_eq!(world.say("MWAIT 3 x y z c"), "waits");
+    for token in ["h", "b"] {
+        assert_eq!(world.say(&format!("MRELEASE 3 x y z {token}")), "3");
+    }
+    assert_eq!(
+        world.heard(),
+        ["MWAIT 3 x y z b: granted", "MWAIT 3 x y z a: granted"]
+    );
+    world.table.queues().check().expect("sound queues");
+}
+
+#[test]
+fn a_lost_place_behind_another_is_cancelled_before_the_timer_fires() {
+    let mut world = play(
+        "MACQUIRE 2 x y h -> granted
+         MWAIT 2 x y b -> waits
+         MWAIT 2 x y a KEEP 50 -> waits",
+    );
+    world.hang_up_unseen("MWAIT 2 x y a KEEP 50");
+    assert_eq!(world.say("CANCEL x a"), "1");
+    world.table.queues().check().expect("sound queues");
+    assert_eq!(world.table.queues().queue_len(&world::name("y")), 1);
+}
+
+#[test]
 fn who_left_for_several_keys_is_not_counted() {
     let mut world = play(
         "ACQUIRE x h -> granted

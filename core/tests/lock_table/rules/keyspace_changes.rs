@@ -79,6 +79,18 @@ scenes! {
         = k1 t6#1
         = k2 t6#1
         ACQUIRE k2 zz -> nil";
+
+    one_of_many_that_come_to_hold_by_rename_needs_no_turn_there: "
+        ACQUIRE k1 x -> granted
+        WAIT k1 t5 -> waits
+        MWAIT 2 k1 k2 t6 SHARED -> waits
+        ACQUIRE k3 t6 SHARED -> granted
+        ACQUIRE k3 u SHARED -> granted
+        ACQUIRE k3 v SHARED -> granted
+        RENAME k3 k1
+        < MWAIT 2 k1 k2 t6 SHARED: granted
+        = k1 u#1 v#1 t6#1
+        = k2 t6#1";
 }
 
 // ---- EXPIRE

@@ -354,6 +354,16 @@ scenes! {
         CLOSE ACQUIRE k b PX 40 SESSION
         = k";
 
+    a_hand_over_beside_an_older_wait_for_replicas_is_taken_back: "
+        REPLICAS 1
+        ACQUIRE k a SHARED -> granted
+        ACQUIRE k b SHARED REPLICAS 1 -> held back
+        WAIT k b REPLICAS 1 -> waits
+        RELEASE k a -> 1
+        BYE WAIT k b REPLICAS 1
+        ACQUIRE k c SHARED -> granted
+        = k b#1 c#1";
+
     a_take_back_gives_an_older_session_its_own_lease_back: "
         REPLICAS 1
         ACQUIRE k a SHARED -> granted

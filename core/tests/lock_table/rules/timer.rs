@@ -110,6 +110,25 @@ fn a_name_without_waiters_is_deferred_too() {
     assert_eq!(world.table.next_due_ms(), Some(world.now_ms + 20));
 }
 
+#[test]
+fn a_session_where_nothing_may_be_written_is_neither_renewed_nor_ended() {
+    let mut world = play(
+        "ACQUIRE k a PX 90 SESSION -> granted
+         ACQUIRE j b PX 90 SESSION -> granted",
+    );
+    world.now_ms += 40;
+    let names = [world::name("k")];
+    let decision = world.outside(|table, outside| table.settle_due(&names, 10, outside));
+    world.carry_out(decision);
+    assert_eq!(
+        (world.lease_ms("k", "a"), world.lease_ms("j", "b")),
+        (90, 50)
+    );
+    assert_eq!(world.table.sessions().len(), 2);
+    world.fire(Vec::new());
+    assert_eq!(world.lease_ms("j", "b"), 90);
+}
+
 // ---- Names that are due
 
 #[test]
