@@ -718,6 +718,26 @@ fn a_right_that_goes_behind_a_place_in_one_transaction_is_gone() {
 }
 
 #[test]
+fn a_right_that_goes_by_a_command_in_any_case_is_gone() {
+    let changes: [&[&str]; 4] = [
+        &["acl setuser guest resetkeys"],
+        &["aCl sEtUsEr guest resetkeys"],
+        &["multi", "acl setuser guest resetkeys", "exec"],
+        &["MULTI", "Acl Setuser guest resetkeys", "Exec"],
+    ];
+    for change in changes {
+        for wait in WAYS_TO_WAIT {
+            let mut changed = Changed::of(Server::start());
+            // Another command follows those that have made the users.
+            changed.server.settle();
+            changed.wait(wait);
+            changed.admin.call_all(change);
+            changed.assert_passed_over(&format!("{change:?}: {wait}"));
+        }
+    }
+}
+
+#[test]
 fn a_right_that_goes_by_a_command_with_another_name_is_gone() {
     for renamed in ["ACL other-acl", "EXEC other-exec"] {
         for wait in WAYS_TO_WAIT {

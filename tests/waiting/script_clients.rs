@@ -232,6 +232,32 @@ fn a_session_begun_in_a_script_is_the_callers() {
     }
 }
 
+/// The server has just run a script of another client, which has sent a part of its next command.
+#[test]
+fn a_session_begun_in_a_script_by_a_command_in_any_case_is_the_callers() {
+    let server = server_with_functions();
+    let mixed = |word: &str| word[..1].to_uppercase() + &word[1..].to_lowercase();
+    let cases: [&dyn Fn(&str) -> String; 3] = [&str::to_lowercase, &mixed, &str::to_uppercase];
+    for way in WAYS {
+        for spelt in cases {
+            let other = half_sender(&server, way, b"*3\r\n$4\r\nEVAL\r\n$6\r\nret");
+            let mut caller = server.client();
+            let mut words = words(&mut caller, way, TAKING, "k", &SESSION);
+            words[0] = spelt(&words[0]);
+            let what = format!("{way:?} as {}", words[0]);
+            if matches!(way, Way::EvalInTransaction | Way::FcallInTransaction) {
+                caller.call("MULTI").okay();
+                caller.call(&words).text();
+                let mut replies = caller.call(&*spelt("EXEC")).list();
+                Ok(replies.remove(0)).grant();
+            } else {
+                caller.call(&words).grant();
+            }
+            assert_tied_to(&server, caller, vec![other], &what);
+        }
+    }
+}
+
 /// Returns the first parts of commands that a client begins to send. The cuts fall into the number
 /// of words, a word's length, a word, and before the last byte.
 fn halves() -> Vec<Vec<u8>> {
