@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::nodes::Cluster;
 use crate::{cluster, sentinel};
-use support::{until, Client, Expect, Reply, Server, LONG};
+use support::{eventually, until, Client, Expect, Reply, Server, LONG};
 
 const TOO_FEW: &str = "NOREPLICAS fewer replicas are online than REPLICAS asks for";
 const LOST: &str = "NOREPLICAS the grant ended before enough replicas had acknowledged it";
@@ -499,6 +499,71 @@ fn a_lost_connection_takes_back_a_hand_over_only() {
     primary.settle();
     assert_eq!(Group::holders(primary, "k"), ["b"]);
     group.thaw();
+}
+
+/// The server waits for more replicas before it sends its data.
+#[test]
+fn a_replica_that_has_no_data_yet_does_not_count() {
+    let primary = Server::builder()
+        .config("repl-diskless-sync yes")
+        .config("repl-diskless-sync-delay 4")
+        .start();
+    let replica = Server::start();
+    let follow = format!("REPLICAOF 127.0.0.1 {}", primary.port());
+    replica.call(follow).okay();
+    until("the replica is connected", || {
+        let line = primary.find_info("replication", "slave0");
+        line.is_some_and(|line| line.contains("state=wait_bgsave"))
+    });
+    let command = "LOCK.ACQUIRE k t REPLICAS 1 WITHIN 60000";
+    assert_refused(primary.call(command), TOO_FEW, "without its data");
+    assert_eq!(primary.call("EXISTS k").int(), 0);
+    primary.until_acknowledged_by(1);
+    primary.call(command).grant();
+}
+
+/// Another connection of the token sent a command in the tick of the hand-over. Its reply is held back
+/// when the waiter's connection is lost.
+#[test]
+fn a_command_whose_reply_is_held_back_keeps_a_hand_over_of_a_lost_connection() {
+    let group = Group::of(1);
+    let primary = &group.primary;
+    for told in [
+        "LOCK.ACQUIRE k b",
+        "LOCK.WAIT k b",
+        "LOCK.MACQUIRE 2 k l b",
+        "LOCK.EXTEND k b",
+        "LOCK.MEXTEND 1 k b",
+    ] {
+        for is_killed_first in [false, true] {
+            group.freeze();
+            let mut other = eventually("both commands arrive in the pause", || {
+                primary.call("FLUSHALL").okay();
+                primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+                let waiter = primary.waiter(format!("LOCK.WAIT k b {LONG}"));
+                let kill = format!("CLIENT KILL ID {}", waiter.id());
+                let told = format!("{told} {LONG} REPLICAS 1 WITHIN 600000");
+                let (mut holder, mut other, mut killer) =
+                    (primary.client(), primary.client(), primary.client());
+                let kills: (&mut Client, &[&str]) = (&mut killer, &[&kill]);
+                let tells: (&mut Client, &[&str]) = (&mut other, &[&told]);
+                let releases: (&mut Client, &[&str]) = (&mut holder, &["LOCK.RELEASE k a"]);
+                let mut sent = match is_killed_first {
+                    true => [releases, kills, tells],
+                    false => [releases, tells, kills],
+                };
+                let in_time = primary.sends_in_a_pause(&mut sent);
+                killer.recv().value();
+                in_time.then_some(other)
+            });
+            primary.settle();
+            let what = format!("{told}, killed first: {is_killed_first}");
+            assert_eq!(Group::holders(primary, "k"), ["b"], "{what}");
+            group.thaw();
+            let replied = other.recv();
+            assert!(replied.is_ok(), "{what}: {replied:?}");
+        }
+    }
 }
 
 #[test]

@@ -311,6 +311,39 @@ fn a_grant_that_another_connection_was_told_of_is_not_taken_back() {
 }
 
 /// Confirms a grant by the command that makes it, because it settles the key first.
+/// Commands that tell a connection of b's grant of j and k, or of one of the two.
+const TELLERS_OF_SEVERAL: [&str; 7] = [
+    "LOCK.ACQUIRE j b PX 600000",
+    "LOCK.QUEUE k b PX 600000",
+    "LOCK.EXTEND k b PX 600000",
+    "LOCK.MACQUIRE 2 j k b PX 600000",
+    "LOCK.MWAIT 2 k j b PX 600000",
+    "LOCK.MQUEUE 2 j k b PX 600000",
+    "LOCK.MEXTEND 2 k j b PX 600000",
+];
+
+/// The same for several keys: a reply about one of them keeps all.
+#[test]
+fn a_grant_of_several_keys_that_another_connection_was_told_of_is_not_taken_back() {
+    for told in TELLERS_OF_SEVERAL {
+        for is_killed_first in [false, true] {
+            let server = server_with_holder();
+            let client = server.waiter(format!("LOCK.MWAIT 2 j k b {LONG}"));
+            let kill = format!("CLIENT KILL ID {}", client.id());
+            let mut batch = ["LOCK.RELEASE k a", told, &kill];
+            if is_killed_first {
+                batch.swap(1, 2);
+            }
+            server.call_batch(&batch);
+            server.settle();
+            for key in ["j", "k"] {
+                let info = server.lock_info(key).map(|info| info.holder_tokens());
+                assert_eq!(info, Some(vec!["b".to_owned()]), "{key}: {batch:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_grant_that_the_confirming_command_made_is_not_taken_back() {
     for told in TELLERS {
