@@ -497,6 +497,33 @@ fn sessions_of_one_database_that_are_renewed_together_are_one_command() {
 }
 
 #[test]
+fn sessions_with_other_leases_that_are_renewed_together_keep_their_own_deadlines() {
+    let (primary, replica) = (Server::start(), Server::start());
+    replica.replica_of(&primary);
+    let mut holder = primary.client();
+    let leases_ms = [("j", 3_000), ("k", 3_000), ("l", 3_600), ("m", 3_300)];
+    for (key, lease_ms) in leases_ms {
+        holder
+            .call(format!("LOCK.ACQUIRE {key} t PX {lease_ms} SESSION"))
+            .grant();
+    }
+    let expiries =
+        |server: &Server| leases_ms.map(|(key, _)| server.call(format!("PEXPIRETIME {key}")).int());
+    let granted = expiries(&primary);
+    // All fall due while the server can't renew them.
+    primary.call("DEBUG SLEEP 1.3").okay();
+    until("all are renewed", || {
+        let now = expiries(&primary);
+        now.iter().zip(&granted).all(|(now, before)| now > before)
+    });
+    primary.call("CLIENT PAUSE 60000 WRITE").okay();
+    replica.until_in_step(&primary);
+    let renewed = expiries(&primary);
+    assert!(renewed[2] > renewed[0], "{renewed:?}");
+    assert_eq!(expiries(&replica), renewed);
+}
+
+#[test]
 fn a_session_that_moves_is_a_grant_with_its_new_deadline() {
     let (server, mut stream) = primary();
     let mut first = server.client();

@@ -849,6 +849,37 @@ fn a_replicas_own_append_only_file_has_the_effects() {
 }
 
 #[test]
+fn a_replicas_own_append_only_file_has_the_renewals_of_sessions() {
+    let primary = Server::start();
+    let mut replica = Server::builder()
+        .config("appendonly yes")
+        .config("appendfsync always")
+        .start();
+    replica.replica_of(&primary);
+    until("the file of the new data set is in use", || {
+        replica.info("persistence", "aof_rewrite_in_progress") == "0"
+            && replica.info("persistence", "aof_rewrite_scheduled") == "0"
+    });
+    let mut holder = primary.client();
+    holder.call("LOCK.ACQUIRE k t PX 6000 SESSION").grant();
+    holder.call("LOCK.MACQUIRE 2 l m t PX 6000 SESSION").grant();
+    let expiries = |server: &Server| {
+        ["k", "l", "m"].map(|key| server.call(format!("PEXPIRETIME {key}")).int())
+    };
+    let granted = expiries(&primary);
+    until("all are renewed", || {
+        let now = expiries(&primary);
+        now.iter().zip(&granted).all(|(now, before)| now > before)
+    });
+    primary.call("CLIENT PAUSE 60000 WRITE").okay();
+    replica.until_in_step(&primary);
+    let renewed = expiries(&primary);
+    assert_eq!(expiries(&replica), renewed);
+    replica.restart();
+    assert_eq!(expiries(&replica), renewed, "it has only its own file");
+}
+
+#[test]
 fn a_replica_that_comes_back_catches_up() {
     let primary = Server::start();
     let replica = replica_of(&primary);
