@@ -3,6 +3,8 @@
 //!
 //! tests/replication/clocks.rs has what the key is for: a clock that is set back.
 
+use std::fs;
+
 use support::{unix_time_us, until, Client, Expect, Server, LONG};
 
 const NAME: &str = "redis-lock:last-fence:";
@@ -339,6 +341,33 @@ fn a_server_that_starts_as_a_replica_skips_fences_when_it_is_promoted() {
     assert_eq!(last_fence(&replica), ahead);
     replica.call("REPLICAOF NO ONE").okay();
     assert_eq!(last_fence(&replica), ahead + JUMP);
+}
+
+/// A save that fails puts nothing into the keyspace, and the next one saves the last fence.
+#[test]
+fn a_save_that_fails_leaves_no_key_behind() {
+    for how in ["SAVE", "BGSAVE", "SHUTDOWN SAVE"] {
+        let mut server = server_with(&["appendonly no"]);
+        raise(&server, unix_time_us() + 50 * SECOND_US);
+        let last = last_fence(&server);
+        // No file can take the place of a folder.
+        let file = server.dir().join("dump.rdb");
+        drop(fs::remove_file(&file));
+        fs::create_dir(&file).expect("a folder");
+        let failed = server.call(how);
+        match how {
+            "BGSAVE" => until("it has failed", || {
+                server.info("persistence", "rdb_last_bgsave_status") == "err"
+            }),
+            _ => drop(failed.error()),
+        }
+        assert_eq!(server.call("DBSIZE").int(), 0, "{how}");
+        assert!(!exists(&server), "{how}");
+        fs::remove_dir(&file).expect("an empty folder");
+        server.shutdown("SAVE");
+        server.restart();
+        assert_eq!(last_fence(&server), last, "{how}");
+    }
 }
 
 /// The deletion on a new replica and later commands of the append-only file don't take the last fence
