@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::payload::{body, Frame, StoredHolder};
 use support::{
     assert_same_data, eventually, unix_time_ms, unix_time_us, until, Builder, Client, Expect,
-    Reply, Server, LONG, PATIENCE,
+    Fields, Reply, Server, LONG, PATIENCE,
 };
 
 const SECOND_MS: i64 = 1_000;
@@ -222,6 +222,101 @@ fn a_wait_that_outlasts_many_moves_of_the_clock_ends_in_time() {
     let (reply, took) = timed(&mut waiter, since);
     reply.nil();
     assert!(took >= SPAN - GRAIN && took < SPAN + IN_TIME, "{took:?}");
+}
+
+/// Asserts that all times of a reply that end with `-ms` are those of a test that began just now.
+#[track_caller]
+fn assert_recent(fields: &Fields, names: &[&str], most_ms: i64, what: &str) {
+    for name in names {
+        let ms = fields.int(name);
+        assert!((0..most_ms).contains(&ms), "{name}, {what}: {ms}");
+    }
+}
+
+/// Waits, places, marks, and what LOCK.INFO, LOCK.HOT and INFO tell of them.
+#[test]
+fn waits_places_and_marks_last_and_are_told_whatever_the_clock_does() {
+    const SPAN_MS: i64 = 60_000;
+    for moved_ms in [-HOUR_MS, HOUR_MS, -3 * DAY_MS, 3 * DAY_MS] {
+        let what = format!("moved by {moved_ms} ms");
+        let clock = Clock::new();
+        let server = clock.server();
+        server.call(format!("LOCK.ACQUIRE k a {VERY_LONG}")).grant();
+        server.call("LOCK.RELEASE k gone LEAVE 86400000").int();
+        let _waiter = server.waiter("LOCK.WAIT k w BLOCK 600000");
+        server.call("LOCK.QUEUE k q KEEP 600000").int();
+        let lost = server.waiter("LOCK.WAIT k l KEEP 600000");
+        clock.set_for(&server, moved_ms);
+        lost.reset();
+        until(&format!("its place is kept, {what}"), || {
+            let queue = server.known_lock("k").queue;
+            queue.len() == 3 && queue[2].text("kind") == "absent"
+        });
+        let queue = server.known_lock("k").queue;
+        for waiter in &queue {
+            assert_recent(waiter, &["waiting-ms"], SPAN_MS, &what);
+        }
+        for (place, name) in [(0, "timeout-ms"), (1, "keep-ms"), (2, "keep-ms")] {
+            let left_ms = queue[place].int(name);
+            let range = 600_000 - SPAN_MS..=600_000;
+            assert!(range.contains(&left_ms), "{name}, {what}: {left_ms}");
+        }
+        let hot = Fields::of(server.call("LOCK.HOT").list().remove(0));
+        assert_eq!(hot.int("waits"), 3, "{what}");
+        assert_recent(&hot, &["longest-wait-ms"], SPAN_MS, &what);
+        assert_recent(&hot, &["waited-ms"], 3 * SPAN_MS, &what);
+        let oldest = server.info("lock", "lock_oldest_wait_ms");
+        let oldest_ms: i64 = oldest.parse().expect("a number");
+        assert!((1..SPAN_MS).contains(&oldest_ms), "{what}: {oldest_ms}");
+        let late = server.call("LOCK.ACQUIRE k gone").error();
+        assert!(late.starts_with("LEFT"), "{what}: {late}");
+    }
+}
+
+/// The end of a session is a write that the server would refuse to a client now.
+#[test]
+fn what_is_postponed_is_done_soon_though_the_clock_was_set() {
+    for moved_ms in [-HOUR_MS, HOUR_MS] {
+        let clock = Clock::new();
+        let server = clock.server();
+        clock.set_for(&server, moved_ms);
+        let deferred = |count: &str| {
+            until(
+                &format!("{count} postponed, moved by {moved_ms} ms"),
+                || server.info("lock", "lock_deferred") == count,
+            );
+        };
+        let mut session = server.client();
+        session.call("LOCK.ACQUIRE k s PX 30000 SESSION").grant();
+        server.call("CONFIG SET min-replicas-to-write 1").okay();
+        session.close();
+        deferred("1");
+        server.call("CONFIG SET min-replicas-to-write 0").okay();
+        deferred("0");
+        until("the lock is free", || server.lock_info("k").is_none());
+    }
+}
+
+#[test]
+fn replies_that_wait_for_replicas_come_though_the_clock_was_set() {
+    let clock = Clock::new();
+    let (primary, replica) = (clock.server(), Server::start());
+    replica.replica_of(&primary);
+    primary.until_acknowledged_by(1);
+    for moved_ms in [0, -HOUR_MS, HOUR_MS, -3 * DAY_MS, 0] {
+        clock.set_for(&primary, moved_ms);
+        let command = format!("LOCK.ACQUIRE k a {VERY_LONG} REPLICAS 1 WITHIN 600000");
+        primary.call(command).grant();
+        let since = Instant::now();
+        // A replica that stands still never acknowledges.
+        replica.freeze();
+        let late = primary
+            .call("LOCK.EXTEND k a PX 900000000 REPLICAS 1 WITHIN 100")
+            .error();
+        assert!(late.starts_with("NOREPLICAS"), "{late}");
+        assert!(since.elapsed() < IN_TIME, "moved by {moved_ms} ms");
+        replica.thaw();
+    }
 }
 
 #[test]
