@@ -1,6 +1,7 @@
 //! Every way in which a wait ends, and the order in which the other waiters follow.
 
 use std::env;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 use support::{
@@ -161,18 +162,56 @@ fn flushing_grants_to_the_next_of_every_lock() {
 }
 
 #[test]
-fn flushing_grants_to_the_next_of_more_locks_than_one_search_finds() {
+fn the_end_of_more_locks_than_the_timer_settles_at_once_grants_to_the_next_of_each() {
     const LOCKS: usize = 600;
-    let server = Server::start();
     let each =
         |command: &dyn Fn(usize) -> String| -> Vec<String> { (0..LOCKS).map(command).collect() };
-    server.call_all(&each(&|n| format!("LOCK.ACQUIRE k{n} a {LONG}")));
-    server.call_all(&each(&|n| format!("LOCK.QUEUE k{n} b {LONG} KEEP 600000")));
-    assert_eq!(server.info("lock", "lock_places"), LOCKS.to_string());
-    server.call("FLUSHALL").okay();
-    until("each place is granted", || {
-        server.info("lock", "lock_hand_overs") == LOCKS.to_string()
-    });
+    let keys = each(&|n| format!("k{n}")).join(" ");
+    let expiries = each(&|n| format!("PEXPIRE k{n} 1"));
+    let ends = [
+        vec!["FLUSHALL".to_owned()],
+        vec![format!("DEL {keys}")],
+        vec![format!("LOCK.MEXTEND {LOCKS} {keys} a PX 1")],
+        expiries,
+        vec!["SWAPDB 0 1".to_owned()],
+    ];
+    for end in ends {
+        let server = Server::start();
+        server.call_all(&each(&|n| format!("LOCK.ACQUIRE k{n} a {LONG}")));
+        server.call_all(&each(&|n| format!("LOCK.QUEUE k{n} b {LONG} KEEP 600000")));
+        assert_eq!(server.info("lock", "lock_places"), LOCKS.to_string());
+        server.call_all(&end);
+        until(
+            &format!("each place is granted, after {:.20}", end[0]),
+            || server.info("lock", "lock_hand_overs") == LOCKS.to_string(),
+        );
+    }
+}
+
+/// The server is told of a part of them at once, and of the rest in later passes of its loop.
+#[test]
+fn many_waits_that_end_at_once_without_a_grant_all_end() {
+    const WAITERS: usize = 600;
+    for (wait, end) in [
+        ("LOCK.MWAIT 2 k own# t", "LOCK.CANCEL k t"),
+        ("LOCK.MWAIT 2 k own# t", "LOCK.RELEASE k t LEAVE 1"),
+        ("LOCK.WAIT k t#", "SET k text"),
+    ] {
+        let server = server_with_holder();
+        let wait = |number: usize| {
+            let mut client = server.client();
+            client.send(wait.replace('#', &number.to_string()));
+            client
+        };
+        let mut waiters: Vec<Client> = (0..WAITERS).map(wait).collect();
+        server.until_waiters("k", i64::try_from(WAITERS).unwrap());
+        let begun = Instant::now();
+        server.call(end).value();
+        for waiter in &mut waiters {
+            waiter.recv().error();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "{end}");
+    }
 }
 
 #[test]
