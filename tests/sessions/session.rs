@@ -612,6 +612,36 @@ fn an_upgrade_that_dies_in_the_tick_of_its_grant_leaves_the_other_connections_se
     }
 }
 
+/// Another client's command comes between the end of the connection and the take-back.
+#[test]
+fn an_upgrade_that_dies_in_the_tick_of_its_grant_lets_no_newcomer_in() {
+    for newcomer in [
+        "LOCK.ACQUIRE k x",
+        "LOCK.WAIT k x BLOCK 1",
+        "LOCK.CHECK k x",
+    ] {
+        let server = Server::start();
+        for token in ["a", "b"] {
+            let acquire = format!("LOCK.ACQUIRE k {token} {LONG} SHARED");
+            server.call(acquire).grant();
+        }
+        let mut killed = server.waiter(format!("LOCK.WAIT k a {LONG} SESSION"));
+        let kill = format!("CLIENT KILL ID {}", killed.id());
+        let replies = server.call_batch(&["LOCK.RELEASE k b", &kill, newcomer]);
+        let reply = format!("{:?}", replies[2]);
+        assert!(["Ok(nil)", "Ok(int(0))"].contains(&&*reply), "{reply}");
+        killed.replies_to_close();
+        server.settle();
+        let kept = server.known_lock("k");
+        assert_eq!(kept.holder_tokens(), ["a"], "{newcomer}");
+        assert_eq!(
+            (kept.mode.as_str(), kept.holder().int("session")),
+            ("shared", 0),
+            "{newcomer}"
+        );
+    }
+}
+
 #[test]
 fn a_session_begun_in_a_transaction_is_the_callers() {
     let server = Server::start();
