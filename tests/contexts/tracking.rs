@@ -111,12 +111,16 @@ fn the_end_of_a_shared_lease_is_told_after_a_restart_too() {
         let command = format!("LOCK.ACQUIRE k {token} {LONG} SHARED");
         server.call(command).grant();
     }
-    assert_eq!(server.call("LOCK.EXTEND k goes PX 4000").int(), 1);
-    server.restart();
-    let mut client = server.client().into_resp3();
-    client.call_all(&["CLIENT TRACKING ON", "LOCK.CHECK k stays"]);
-    assert_told(&mut client, "read after the restart");
-    assert_eq!(server.call("LOCK.CHECK k goes").int(), 0);
+    for read in ["LOCK.CHECK k stays", "LOCK.INFO k"] {
+        let goes = format!("LOCK.ACQUIRE k goes {LONG} SHARED");
+        server.call(goes).grant();
+        assert_eq!(server.call("LOCK.EXTEND k goes PX 4000").int(), 1);
+        server.restart();
+        let mut client = server.client().into_resp3();
+        client.call_all(&["CLIENT TRACKING ON", read]);
+        assert_told(&mut client, read);
+        assert_eq!(server.call("LOCK.CHECK k goes").int(), 0, "{read}");
+    }
 }
 
 #[test]

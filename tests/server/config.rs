@@ -146,17 +146,23 @@ fn waiters_until_refused(server: &Server, refusal: &str) -> Vec<Client> {
 
 #[test]
 fn a_tenth_of_the_servers_connections_is_never_taken_by_waiters() {
-    for lines in [
-        &["maxclients 50"][..],
-        &["maxclients 50", "lock.max-waiters 0"],
-        &["maxclients 50", "rename-command CONFIG other-config"],
+    let of_clients = OF_MAX_CLIENTS;
+    for (lines, refusal) in [
+        (&["maxclients 50"][..], of_clients),
+        (&["maxclients 50", "lock.max-waiters 0"], of_clients),
+        (&["maxclients 50", "lock.max-waiters 46"], of_clients),
+        (&["maxclients 50", "lock.max-waiters 45"], OF_MAX_WAITERS),
+        (
+            &["maxclients 50", "rename-command CONFIG other-config"],
+            of_clients,
+        ),
     ] {
         let server = lines
             .iter()
             .fold(Server::builder(), |server, line| server.config(line));
         let server = server.start();
         server.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-        let mut waiters = waiters_until_refused(&server, OF_MAX_CLIENTS);
+        let mut waiters = waiters_until_refused(&server, refusal);
         assert_eq!(waiters.len(), 45, "{lines:?}");
         // A client that releases can still connect.
         assert_eq!(server.client().call("LOCK.RELEASE k a").int(), 1);

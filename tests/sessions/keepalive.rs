@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
+use std::net::{Ipv6Addr, TcpStream};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -24,7 +25,8 @@ const TCP_KEEPALIVE: &str = "tcp-keepalive 300";
 fn next_probe(server: &Server, client: &Client) -> Option<Duration> {
     let port = |number: u16| format!(":{number:04X}");
     let (local, remote) = (port(server.port()), port(client.local_port()));
-    let table = fs::read_to_string("/proc/net/tcp").expect("the kernel's table of connections");
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+    let table: String = tables.into_iter().flatten().collect();
     let words = |line: &str| {
         line.split_whitespace()
             .map(str::to_owned)
@@ -103,6 +105,23 @@ fn the_first_session_of_a_connection_has_it_probed_soon_and_nothing_else_does() 
         };
         assert!(expected, "{commands:?}: {probe:?}");
     }
+}
+
+#[test]
+fn a_session_over_ipv6_has_its_connection_probed_soon() {
+    let server = Server::builder()
+        .config("bind 127.0.0.1 -::1")
+        .config(TCP_KEEPALIVE)
+        .start();
+    let address = (Ipv6Addr::LOCALHOST, server.port());
+    if TcpStream::connect(address).is_err() {
+        return; // The machine has no IPv6.
+    }
+    let mut client = Client::connect_to(address);
+    client.call("PING").text();
+    assert!(settled_probe(&server, &client) > LATE);
+    client.call("LOCK.ACQUIRE k t PX 600000 SESSION").grant();
+    assert!(settled_probe(&server, &client) <= SOON);
 }
 
 #[test]

@@ -180,10 +180,15 @@ fn the_caller_needs_the_right_to_the_channel_then_and_when_it_is_published() {
     listener.recv().value();
     let mut guest = server.client();
     guest.call("AUTH guest secret").okay();
-    let error = guest.call("LOCK.QUEUE k b NOTIFY other 1").error();
-    assert!(error.starts_with("NOPERM"), "{error}");
-    let error = guest.call("LOCK.QUEUE k b HOLDS 0 NOTIFY other 1").error();
-    assert!(error.starts_with("ERR invalid holds"), "{error}");
+    for (command, refusal) in [
+        ("LOCK.QUEUE k b NOTIFY other 1", "NOPERM"),
+        ("LOCK.MQUEUE 1 k b NOTIFY other 1", "NOPERM"),
+        ("LOCK.MQUEUE 2 k k2 b NOTIFY other 1", "NOPERM"),
+        ("LOCK.QUEUE k b HOLDS 0 NOTIFY other 1", "ERR invalid holds"),
+    ] {
+        let error = guest.call(command).error();
+        assert!(error.starts_with(refusal), "{command}: {error}");
+    }
     assert_eq!(server.waiters("k"), 0, "a refused command changes nothing");
     guest.call("LOCK.QUEUE k b NOTIFY mine:1 1").int();
     guest.call("LOCK.MQUEUE 2 k k2 c NOTIFY mine:2 2").int();
