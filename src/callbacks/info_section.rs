@@ -127,7 +127,7 @@ impl Section<'_> {
             lost_holds,
             ..
         } = facts;
-        let deferred = state::pending(|pending| pending.deferred.len() + pending.undelivered.len());
+        let deferred = state::pending(|pending| pending.postponed_len());
         let fields: [(&CStr, u64); 38] = [
             (c"locks", LOCKS.load(Ordering::Relaxed)),
             (c"waiters", facts.waiters as u64),

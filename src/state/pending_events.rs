@@ -174,6 +174,14 @@ impl Pending {
         self.deferred.insert(name);
     }
 
+    /// Returns the number of names whose work is postponed: the deferred ones, and those of hand-overs to
+    /// take back.
+    pub fn postponed_len(&self) -> usize {
+        let taken_back = self.undelivered.iter().flat_map(|it| it.names.iter());
+        let others = taken_back.filter(|name| !self.deferred.contains(name));
+        self.deferred.len() + others.collect::<HashSet<_>>().len()
+    }
+
     /// Swaps two databases in all names, and records the event.
     pub fn swap_databases(&mut self, one: i32, other: i32) {
         for names in [&mut self.touched, &mut self.restored, &mut self.deferred] {

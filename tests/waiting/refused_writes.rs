@@ -1,6 +1,8 @@
 //! Grants by the timer while the server would refuse a client's write, and obstacles between a
 //! hand-over and its client.
 
+use std::time::{Duration, Instant};
+
 use support::{eventually, packed, server_with_holder, until, Expect, Server, LONG};
 
 /// Starts a cluster node without slots.
@@ -42,9 +44,68 @@ fn too_few_replicas_hold_back_what_is_taken_back() {
     ]);
     server.settle();
     assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
+    assert_eq!(server.info("lock", "lock_deferred"), "1");
     next.expect_silence();
     server.call("CONFIG SET min-replicas-to-write 0").okay();
     assert_eq!(next.recv().grant().token, "c");
+    assert_eq!(server.info("lock", "lock_deferred"), "0");
+}
+
+#[test]
+fn a_grant_is_taken_back_later_though_one_of_its_locks_is_gone() {
+    let server = Server::start();
+    let command = format!("LOCK.MACQUIRE 2 j k a {LONG}");
+    server.call(command).grant();
+    let dying = server.waiter(format!("LOCK.MWAIT 2 j k b {LONG}"));
+    let kill = format!("CLIENT KILL ID {}", dying.id());
+    server.call_all(&[
+        "LOCK.MRELEASE 2 j k a",
+        &kill,
+        "PEXPIRE j 1",
+        "CONFIG SET min-replicas-to-write 1",
+    ]);
+    until("j is gone", || server.call("EXISTS j").int() == 0);
+    // The timer looks at the grant every 5 ms.
+    let gone = Instant::now();
+    until("the timer has looked at it", || {
+        gone.elapsed() > Duration::from_millis(100)
+    });
+    assert_eq!(server.known_lock("k").holder_tokens(), ["b"]);
+    server.call("CONFIG SET min-replicas-to-write 0").okay();
+    until("k is free", || server.lock_info("k").is_none());
+}
+
+/// A lock counts once, also if it is one of several that a waiter was granted, or is deferred too.
+#[test]
+fn locks_that_are_to_be_taken_back_are_counted_as_deferred() {
+    let server = Server::start();
+    let deferred = |count: &str| {
+        until(&format!("{count} locks are deferred"), || {
+            server.info("lock", "lock_deferred") == count
+        });
+    };
+    server
+        .call(format!("LOCK.MACQUIRE 3 j k l a {LONG}"))
+        .grant();
+    let several = server.waiter(format!("LOCK.MWAIT 2 j k b {LONG}"));
+    let one = server.waiter(format!("LOCK.WAIT l c {LONG}"));
+    let mut session = server.client();
+    session
+        .call(format!("LOCK.ACQUIRE s d {LONG} SESSION"))
+        .grant();
+    let kills = [&several, &one].map(|it| format!("CLIENT KILL ID {}", it.id()));
+    server.call_all(&[
+        "LOCK.MRELEASE 3 j k l a",
+        &kills[0],
+        &kills[1],
+        "CONFIG SET min-replicas-to-write 1",
+    ]);
+    deferred("3");
+    session.close();
+    deferred("4");
+    server.call("CONFIG SET min-replicas-to-write 0").okay();
+    deferred("0");
+    until("all locks are free", || server.call("DBSIZE").int() == 0);
 }
 
 #[test]
