@@ -14,7 +14,7 @@ use crate::state::{ScriptRun, State, CALLERS};
 pub struct Client {
     /// Its id, as in CLIENT LIST.
     pub id: u64,
-    /// Its address and port.
+    /// Its address and port, as in CLIENT LIST: an IPv6 address is in brackets.
     pub addr: String,
     /// Its name; empty when unset.
     pub name: Vec<u8>,
@@ -39,9 +39,14 @@ pub unsafe fn find(ctx: &Context, id: u64) -> Option<Client> {
     let info = unsafe { api::client_info(id) }?;
     let addr = info.addr.iter().map(|byte| *byte as u8);
     let addr: Vec<u8> = addr.take_while(|byte| *byte != 0).collect();
+    let (addr, port) = (String::from_utf8_lossy(&addr), info.port);
     Some(Client {
         id,
-        addr: format!("{}:{}", String::from_utf8_lossy(&addr), info.port),
+        addr: if addr.contains(':') {
+            format!("[{addr}]:{port}")
+        } else {
+            format!("{addr}:{port}")
+        },
         name: name(ctx, id),
     })
 }

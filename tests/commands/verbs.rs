@@ -1,6 +1,7 @@
 //! Exclusive locks: the commands' replies and effects.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv6Addr, TcpStream};
 
 use redis::Value;
 use support::{
@@ -600,6 +601,22 @@ fn info_tells_holder_and_queue() {
     let info = server.lock_info("k").unwrap();
     assert_eq!(info.holder().int("client-id"), patient.id());
     assert_eq!(info.queue_tokens(), ["c"]);
+}
+
+/// The address is that of CLIENT LIST and CLIENT KILL.
+#[test]
+fn info_tells_the_address_of_a_client_over_ipv6() {
+    let server = Server::builder().config("bind 127.0.0.1 -::1").start();
+    let address = (Ipv6Addr::LOCALHOST, server.port());
+    if TcpStream::connect(address).is_err() {
+        return; // The machine has no IPv6.
+    }
+    let mut holder = Client::connect_to(address);
+    holder.call("LOCK.ACQUIRE k a PX 60000 SESSION").grant();
+    let addr = server.known_lock("k").holder().text("client-addr");
+    assert_eq!(addr, format!("[::1]:{}", holder.local_port()));
+    assert_eq!(server.call(format!("CLIENT KILL ADDR {addr}")).int(), 1);
+    until("the session has ended", || server.lock_info("k").is_none());
 }
 
 #[test]
