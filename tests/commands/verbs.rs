@@ -678,18 +678,21 @@ fn info_shows_the_first_of_very_many_waiters() {
     };
     assert_eq!(shown("LOCK.INFO k WAITERS 4000"), (3_500, 3_000));
     // The keys of the shown waiters are limited too, except those of the first waiter.
-    let keys: Vec<String> = (0..20_000).map(|n| format!("x{n}")).collect();
-    let mut words = vec!["LOCK.MQUEUE".to_owned(), "20001".to_owned(), "m".to_owned()];
-    words.extend(keys);
-    server.call("LOCK.ACQUIRE m a PX 60000").grant();
-    for (token, shown_by_then) in [("w1", 1), ("w2", 1), ("w3", 1)] {
-        let mut queue = words.clone();
-        queue.extend([token, "KEEP", "60000"].map(str::to_owned));
-        server.call(&queue).int();
-        assert_eq!(
-            shown("LOCK.INFO m WAITERS 9007199254740991").1,
-            shown_by_then
-        );
+    for (key, count, tokens) in [
+        ("m", 20_001, &["w1", "w2", "w3"][..]),
+        ("n", 30_001, &["w4"]),
+    ] {
+        server
+            .call(format!("LOCK.ACQUIRE {key} a PX 60000"))
+            .grant();
+        for token in tokens {
+            let mut words = vec!["LOCK.MQUEUE".to_owned(), count.to_string(), key.to_owned()];
+            words.extend((1..count).map(|n| format!("x{n}")));
+            words.extend([token, "KEEP", "60000"].map(str::to_owned));
+            server.call(&words).int();
+            let info = format!("LOCK.INFO {key} WAITERS 9007199254740991");
+            assert_eq!(shown(&info).1, 1, "{count} keys, {token}");
+        }
     }
 }
 
