@@ -30,6 +30,8 @@ class Hold:
         self.lease = options.lease
         # True if a command that asked for this grant may still arrive.
         self.is_unclear = False
+        # True if the observer knows that renewals are refused.
+        self._is_refused = False
         # The pool and the connection that a session is tied to until its end.
         self.lent: tuple[Any, Any] | None = None
         self.io = commands.io
@@ -80,10 +82,12 @@ class Hold:
         longest = self._longest_deadline - time.monotonic() + self.options.margin_seconds
         try:
             await self.extend_until(min(self.lease, longest), self.deadline, True)
+            self._is_refused = False
         except Exception as error:
             # It may be allowed before the deadline.
             self.renew_at = time.monotonic() + self.lease / 3
-            if not self.is_lost and not isinstance(error, Unavailable):
+            was_refused, self._is_refused = self._is_refused, not isinstance(error, Unavailable)
+            if self._is_refused and not was_refused and not self.is_lost:
                 tell(self.observer.unavailable, error)
         self.io.keeper.hold(self)
 
