@@ -95,8 +95,18 @@ final class Grant
             $this->lose();
             return false;
         }
-        $this->holder->deadline = max($this->holder->deadline, $this->deadline($lease, $askedAt));
+        $this->prolong($lease, $askedAt);
         return true;
+    }
+
+    /**
+     * Notes a lease that the server was asked for at a time.
+     *
+     * @internal
+     */
+    public function prolong(float $lease, float $askedAt): void
+    {
+        $this->holder->deadline = max($this->holder->deadline, $this->deadline($lease, $askedAt));
     }
 
     /**

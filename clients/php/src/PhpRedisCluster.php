@@ -39,7 +39,7 @@ final class PhpRedisCluster implements Client
             [$served, $this->served] = [$this->served, []];
             $this->cluster->exists($key);
             // Only the latest keys, so that their number has a limit.
-            $this->served = [$key => true] + array_slice($served, 0, 999);
+            $this->served = [$key => true] + array_slice($served, 0, 999, true);
         }
         $this->key = $key;
     }

@@ -594,6 +594,31 @@ function test_a_command_of_a_cluster_that_is_sent_again_may_still_arrive(): void
     same(true, $grant->release(), 'the reply to a release was lost');
 }
 
+/** A worker of a queue locks new keys without an end. */
+function test_the_keys_of_a_cluster_dont_fill_the_memory(): void
+{
+    $locks = new Locks(new RedisCluster(null, [HOST . ':' . cluster()], 1.0, 1.0));
+    $after_keys = function (int $from) use ($locks): int {
+        foreach (range($from, $from + 1999) as $number) {
+            $locks->lock(str_repeat('k', 500) . $number)->isLocked();
+        }
+        return memory_get_usage();
+    };
+    [$first, $second] = [$after_keys(0), $after_keys(2000)];
+    same(true, $second - $first < 300_000, 'less than the keys take');
+}
+
+function test_keys_that_are_numbers_are_known_as_well(): void
+{
+    $locks = new Locks(new RedisCluster(null, [HOST . ':' . cluster()], 1.0, 1.0));
+    $looks = fn () => sscanf(connection(cluster())->info('commandstats')['cmdstat_exists'] ?? 'calls=0', 'calls=%d')[0];
+    $before = $looks();
+    foreach (['1', '2', '1', '2', '1', '2'] as $key) {
+        $locks->lock($key)->isLocked();
+    }
+    same(2, $looks() - $before, 'looks for the node of a key');
+}
+
 /** A node that is asked for a moving slot replies late, and then the next one does. */
 function test_a_late_reply_for_a_moving_slot_isnt_that_of_the_next_command(): void
 {

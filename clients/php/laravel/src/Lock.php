@@ -6,6 +6,7 @@ namespace RedisLock\Laravel;
 
 use Illuminate\Cache\Lock as CacheLock;
 use Illuminate\Contracts\Cache\LockTimeoutException;
+use RedisLock\Clock;
 use RedisLock\Grant;
 use RedisLock\Holder;
 use RedisLock\Lock as Recipe;
@@ -88,8 +89,13 @@ final class Lock extends CacheLock
     /** Sets what is left of the lease. Returns false if the owner doesn't hold the lock. */
     public function refresh($seconds = null): bool
     {
-        $lease = self::lease($seconds ?? $this->seconds);
-        return $this->held()?->setLease($lease) ?? false;
+        [$lease, $askedAt] = [self::lease($seconds ?? $this->seconds), Clock::now()];
+        $isHeld = $this->held()?->setLease($lease) ?? false;
+        if ($isHeld) {
+            // The grant of a callback counts its lease by itself.
+            $this->grant?->prolong($lease, $askedAt);
+        }
+        return $isHeld;
     }
 
     /** Returns the fencing token of the owner's grant, or null if it holds none. */

@@ -143,6 +143,18 @@ function test_a_callback_runs_while_the_lock_is_held(): void
     same(false, $lock->get(fn () => 'done'), 'held by another client');
 }
 
+function test_a_callback_may_refresh_its_lock(): void
+{
+    $lock = cache_lock(1);
+    $work = function () use ($lock): array {
+        $isRefreshed = $lock->refresh(60);
+        usleep(1_200_000);
+        return [$isRefreshed, left('k') > 50.0, $lock->release()];
+    };
+    same([true, true, true], $lock->get($work), 'refreshed, held and released');
+    same(null, call('LOCK.INFO', 'k'), 'after it');
+}
+
 function test_a_callback_keeps_its_result_though_the_lock_is_lost_or_no_server_replies(): void
 {
     ini_set('error_log', '/dev/null');
