@@ -179,6 +179,21 @@ async def test_short_limits_replace_a_silent_connection(server, locks, monkeypat
     server.other_releases(KEY)
 
 
+async def test_each_task_leaves_its_own_block(locks):
+    lock, may_leave = locks.lock(KEY, limit=2), asyncio.Event()
+
+    async def enters_first_and_leaves_first():
+        async with lock:
+            await may_leave.wait()
+
+    first = asyncio.ensure_future(enters_first_and_leaves_first())
+    await until_task("the first one is in", lambda: lock._entered)
+    async with lock as grant:
+        may_leave.set()
+        await first
+        assert await grant.owned()
+
+
 async def test_500_tasks_of_one_lock_are_served_in_order(server, locks):
     lock, order = locks.lock(KEY), []
 

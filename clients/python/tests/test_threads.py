@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -123,6 +124,22 @@ def test_a_lost_reentrant_lock_is_refused_until_it_is_released(server, locks):
     with pytest.raises(LockLost), lock, lock:
         server.redis.delete(KEY)
         assert lock.acquire().extend(1) is False
+
+
+def test_each_thread_leaves_its_own_block(locks):
+    lock, entered, may_leave = locks.lock(KEY, limit=2), threading.Event(), threading.Event()
+
+    def enters_first_and_leaves_first():
+        with lock:
+            entered.set()
+            assert may_leave.wait(20)
+
+    has_left = in_thread(enters_first_and_leaves_first)
+    assert entered.wait(20)
+    with lock as grant:
+        may_leave.set()
+        has_left()
+        assert grant.owned()
 
 
 # --- threads that can't be started ----------------------------------------------------------------
