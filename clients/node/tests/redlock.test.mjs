@@ -172,6 +172,26 @@ check('releases go on after an outage', async (redlock, client, { port }) => {
   for (const key of ['k', 'o', 'block']) await server.untilFree(key);
 });
 
+check("the release of another process's lock goes on", async (redlock, client, proxy) => {
+  const lock = await redlock.acquire(['k'], 60_000);
+  proxy.request = (text) => (/lock.release/i.test(text) ? null : undefined);
+  const { cause } = await attemptsFail(passedOn(client, lock, lock.expiration).release());
+  assert.equal(cause.name, 'UnavailableError');
+  const before = proxy.count('lock.release');
+  await until('it is sent again', () => proxy.count('lock.release') > before + 1);
+  proxy.request = () => undefined;
+  await server.untilFree();
+});
+
+check('a duration may be longer than a day', async (redlock) => {
+  const week = 7 * 24 * 60 * 60 * 1000;
+  const hasAll = async (lock) => (await leaseOf('k', lock)) > week - 60_000;
+  const lock = await redlock.acquire(['k'], week);
+  assert(await hasAll(lock));
+  await lock.release();
+  assert(await redlock.using(['k'], week, (_signal, context) => hasAll(context.lock)));
+});
+
 check("a key that npm's redlock holds is locked until it is free", async (redlock) => {
   const old = new OldRedlock([server.redis], ONCE);
   const oldLock = await old.acquire(['k'], 60_000);
