@@ -105,6 +105,23 @@ func TestTheLossEndsTheContextOfDo(t *testing.T) {
 	equal(t, "losses", heard.losses.Load(), int32(1))
 }
 
+// The release at the end of a block has the command timeout, and no context.
+func TestDoReleasesThoughItsContextEnds(t *testing.T) {
+	s := serve(t)
+	heard := &observed{}
+	lock := lockOf(t, locksOf(t, s.Client, heard.option()), "k")
+	for _, own := range []error{nil, errors.New("of the work")} {
+		within, cancel := context.WithCancel(background)
+		err := lock.Do(within, func(context.Context, *redislock.Grant) error {
+			cancel()
+			return own
+		})
+		equal(t, "the error", err, own)
+		equal(t, "free", s.IsFree(t, "k"), true)
+	}
+	equal(t, "outages", heard.outages.Load(), int32(0))
+}
+
 func TestABlockMayReleaseItsGrant(t *testing.T) {
 	s := serve(t)
 	grant := acquired(t, lockOf(t, locksOf(t, s.Client), "k"))

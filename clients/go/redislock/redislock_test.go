@@ -263,6 +263,20 @@ func TestOnlyRefreshRenews(t *testing.T) {
 	expectOver(t, lock)
 }
 
+func TestALeaseMayBeLongerThanADay(t *testing.T) {
+	const week, least = 7 * 24 * time.Hour, 7*24*time.Hour - time.Minute
+	_, locker := serve(t)
+	lock, err := locker.Obtain(background, "k", week, nil)
+	check(t, err)
+	for range 2 {
+		left, err := lock.TTL(background)
+		check(t, err)
+		equal(t, "as long as asked", left > least, true)
+		check(t, lock.Refresh(background, week, nil))
+	}
+	check(t, lock.Release(background))
+}
+
 func TestNoLockIsNotHeld(t *testing.T) {
 	var lock *redislock.Lock
 	_, err := lock.TTL(background)

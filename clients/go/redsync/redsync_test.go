@@ -185,6 +185,17 @@ func TestOnlyExtendRenews(t *testing.T) {
 	expect(t, failed(mutex.Unlock()), redsync.ErrLockAlreadyExpired)
 }
 
+func TestAnExpiryMayBeLongerThanADay(t *testing.T) {
+	const week = 7 * 24 * time.Hour
+	_, rs := serve(t)
+	mutex := locked(t, rs.NewMutex("k", redsync.WithExpiry(week)))
+	for range 2 {
+		equal(t, "as long as asked", time.Until(mutex.Until()) > week-week/50, true)
+		check(t, failed(mutex.Extend()))
+	}
+	unlocked(t, mutex)
+}
+
 func TestAGrantThatIsNoLongerValidIsGivenBack(t *testing.T) {
 	s, rs := serve(t)
 	// All but 10 us are left off.
