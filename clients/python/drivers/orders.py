@@ -131,7 +131,7 @@ class Orders:
         return {"ok": True}
 
     async def _acquired(self, order, **more):
-        if order["wait_ms"] is not None:
+        if order.get("wait_ms") is not None:
             more["timeout"] = seconds(order["wait_ms"])
         return await self.done(self.locks[order["lock"]].acquire(**more))
 

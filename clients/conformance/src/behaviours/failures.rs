@@ -138,6 +138,33 @@ pub fn a_process_stopped_while_it_waits_doesnt_take_an_old_grant(world: &mut Wor
     assert!(driver.release("a"));
 }
 
+/// The time of an outage that is longer than the lease and KEEP, which an extension made longer.
+const OUTAGE: Duration = Duration::from_secs(4);
+
+/// A release that found no server goes on to the end of the lease, also of one that was extended.
+pub fn a_release_goes_on_until_the_extended_lease_ends(world: &mut World) {
+    world.servers.relay();
+    let driver = world.driver_with(json!({"command_timeout_ms": 600}));
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": 2000, "keep_ms": 1000}),
+    );
+    driver.acquire("a");
+    assert!(driver.extend("a", 600_000));
+    world.servers.relay().swallow();
+    let released = driver.answer(&driver.begin_release("a"));
+    assert_eq!(released.error(), Some("unavailable"), "{released}");
+    thread::sleep(OUTAGE);
+    world.servers.relay().pass();
+    // Where nothing goes on in the background, it goes on with later calls.
+    let again = || {
+        let again = driver.try_acquire("a");
+        (again.error().is_none() && again.ok()).then_some(())
+    };
+    assert!(within(2 * SOON, again).is_some(), "it isn't released");
+    assert!(driver.release("a"));
+}
+
 /// Makes the server a replica of an absent primary, so that it refuses writes and unblocks its
 /// waiters.
 fn demote(world: &World) {
@@ -240,6 +267,30 @@ pub fn a_slot_that_moves_is_followed(world: &mut World) {
     driver.answer(&asked).fence();
     assert!(driver.release("a"));
     world.assert_free(KEY);
+}
+
+/// While some keys of a command have moved, the node replies TRYAGAIN.
+pub fn several_keys_whose_slot_moves_are_waited_for(world: &mut World) {
+    let driver = world.driver();
+    let keys = ["{t}x", "{t}y"];
+    driver.lock("a", json!({"keys": keys}));
+    driver.acquire("a");
+    assert!(driver.release("a"));
+    world.other_holds(keys[1]);
+    world.servers.begin_move();
+    let refused = world.servers.try_call("LOCK.MACQUIRE 2 {t}x {t}y t").err();
+    assert_eq!(
+        refused.expect("some keys are absent").code(),
+        Some("TRYAGAIN")
+    );
+    let asked = driver.begin_acquire("a", None);
+    let early = driver.answer_within(&asked, Duration::from_millis(700));
+    assert!(early.is_none(), "{early:?}");
+    world.servers.end_move(&[keys[1]]);
+    world.other_releases(keys[1]);
+    driver.answer(&asked).fence();
+    assert!(driver.release("a"));
+    keys.iter().for_each(|key| world.assert_free(key));
 }
 
 pub fn a_slot_that_moves_doesnt_lose_a_grant(world: &mut World) {

@@ -138,6 +138,24 @@ pub fn renewals_set_the_lease_of_the_extension(world: &mut World) {
     assert!(driver.release("a"));
 }
 
+/// A shorter extension leaves the lease as it is, and renewals set its length.
+pub fn renewals_set_the_lease_of_a_shorter_extension(world: &mut World) {
+    let driver = world.driver();
+    driver.lock("a", json!({"keys": [KEY], "lease_ms": 6000}));
+    driver.try_acquire("a").fence();
+    assert!(driver.extend("a", 2000));
+    let token = world.holder(KEY);
+    assert!(world.left_of(KEY, &token) > 2000);
+    until("the lease is the shorter one", || {
+        let left_ms = world.left_of(KEY, &token);
+        assert!(left_ms > 0, "the lock is lost");
+        left_ms <= 2000
+    });
+    // The renewals go on.
+    assert_eq!(driver.loss_within("a", Duration::from_millis(2500)), None);
+    assert!(driver.release("a"));
+}
+
 pub fn an_extension_that_is_refused_tells_of_the_loss(world: &mut World) {
     let driver = world.driver();
     driver.lock(

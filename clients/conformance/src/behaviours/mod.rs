@@ -34,6 +34,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     waiting::a_wait_is_handed_the_lock_promptly,
     waiting::a_key_of_any_text_is_waited_for,
     waiting::a_wait_ends_in_time_and_leaves_nobody,
+    waiting::the_wait_of_a_lock_is_its_limit,
     waiting::three_wait_and_are_served_in_order,
     waiting::twenty_of_one_process_all_get_it,
     waiting::a_waiter_that_died_is_forgotten_soon_after_its_limit,
@@ -102,7 +103,10 @@ const STANDALONE: &[Behaviour] = rows![Standalone, [];
     failures::a_session_whose_tie_gets_no_reply_is_acquired_again,
     options::replicas_acknowledge,
     options::too_few_replicas_are_told,
+    options::options_hold_together,
     options::silent_replicas_are_told,
+    observing::an_outage_that_its_caller_gets_isnt_reported,
+    failures::a_release_goes_on_until_the_extended_lease_ends,
     rights::the_recommended_rights_are_enough,
     slow::replies_that_are_300_ms_late,
     slow::replies_that_are_150_ms_late,
@@ -117,6 +121,9 @@ const STANDALONE_IN_BACKGROUND: &[Behaviour] = rows![Standalone, [Ability::Backg
     storm::a_thousand_of_one_process_wait_shortly,
     storm::a_thousand_of_one_process_report_one_outage,
     holding::renewals_set_the_lease_of_the_extension,
+    holding::renewals_set_the_lease_of_a_shorter_extension,
+    observing::each_outage_is_reported,
+    observing::refused_renewals_are_reported_once,
 ];
 
 const BY_RUNTIMES: &[Behaviour] = rows![Standalone, [Ability::Runtimes];
@@ -127,6 +134,7 @@ const BY_RUNTIMES: &[Behaviour] = rows![Standalone, [Ability::Runtimes];
 const CLUSTER: &[Behaviour] = rows![Cluster, [];
     failures::a_slot_that_moves_is_followed,
     failures::a_slot_that_moves_keeps_its_waiters,
+    failures::several_keys_whose_slot_moves_are_waited_for,
 ];
 
 const CLUSTER_IN_BACKGROUND: &[Behaviour] = rows![Cluster, [Ability::Background];

@@ -45,6 +45,58 @@ pub fn data_is_seen(world: &mut World) {
     world.assert_free(KEY);
 }
 
+/// Plays a lock of two keys with an option of each kind. It is acquired at once, waited for and
+/// extended.
+pub fn options_hold_together(world: &mut World) {
+    let setting = world.setting.clone();
+    world.servers.add_replica(&setting);
+    let driver = world.driver();
+    let keys = ["{t}x", "{t}y"];
+    let least = Duration::from_millis(1500);
+    let options = json!({
+        "keys": keys, "limit": 5, "permits": 3, "session": true, "data": "host-7", "replicas": 1,
+        "at_least_ms": 1500, "lease_ms": 30_000,
+    });
+    for name in ["a", "b"] {
+        driver.lock(name, options.clone());
+    }
+    let began = Instant::now();
+    driver
+        .answer(&driver.begin_acquire("a", Some(5000)))
+        .fence();
+    assert_has_options(world, keys);
+    let waits = driver.begin_acquire("b", Some(15_000));
+    world.until_waiting(keys[0], 1);
+    assert!(driver.release("a"));
+    driver.answer(&waits).fence();
+    assert!(began.elapsed() >= least, "{:?}", began.elapsed());
+    assert_has_options(world, keys);
+    assert!(driver.extend("b", 60_000));
+    assert_has_options(world, keys);
+    let token = world.holder(keys[0]);
+    for key in keys {
+        assert!(world.left_of(key, &token) > 50_000);
+    }
+    assert!(driver.release("b"));
+    keys.iter().for_each(|key| world.until_free(key));
+}
+
+/// Asserts that both keys have one holder, which the replica knows, with the options of the row.
+#[track_caller]
+fn assert_has_options(world: &World, keys: [&str; 2]) {
+    for key in keys {
+        let info = world.servers.info(key).expect("it is held");
+        let holder = &info.holders[0];
+        for (field, value) in [("limit", 5), ("permits", 3), ("session", 1)] {
+            assert_eq!(holder[field], Value::Int(value), "{field} of {key}");
+        }
+        assert_eq!(text(&holder["data"]), "host-7");
+        assert_eq!(info.holders.len(), 1);
+        let exists = world.servers.at_replica(&format!("EXISTS {key}"));
+        assert_eq!(exists, Value::Int(1));
+    }
+}
+
 /// Checks that the lock is free for others at the end of its least time, which counts from the
 /// grant: never before, and not late in the best of some rounds.
 pub fn a_lock_stays_for_its_least_time(world: &mut World) {
@@ -135,13 +187,19 @@ pub fn a_lost_lock_doesnt_stay_for_its_least_time(world: &mut World) {
 }
 
 /// Checks that a lock is renewed to the end of its longest hold, and that its loss is reported
-/// there, not late in the best of some rounds.
+/// there, not late in the best of some rounds. A longest hold may be shorter than the lease.
 pub fn the_longest_hold_ends_in_time(world: &mut World) {
+    for lease_ms in [1000, 3000] {
+        play_longest_hold(world, lease_ms);
+    }
+}
+
+fn play_longest_hold(world: &mut World, lease_ms: u64) {
     let driver = world.driver();
     let longest = Duration::from_millis(1800);
     let times = ["a", "b", "c"].map(|name| {
         let key = format!("{KEY}{name}");
-        let options = json!({"keys": [key], "lease_ms": 1000, "max_hold_ms": 1800});
+        let options = json!({"keys": [key], "lease_ms": lease_ms, "max_hold_ms": 1800});
         driver.lock(name, options);
         let asked = Instant::now();
         driver.try_acquire(name).fence();
@@ -214,14 +272,17 @@ pub fn replicas_acknowledge(world: &mut World) {
 
 pub fn too_few_replicas_are_told(world: &mut World) {
     let driver = world.driver();
-    driver.lock("a", json!({"keys": [KEY], "replicas": 1}));
-    for wait_ms in [Some(0), Some(15_000), None] {
-        let asked = driver.begin_acquire("a", wait_ms);
-        let answer = driver.answer(&asked);
-        assert_eq!(answer.error(), Some("not_replicated"), "{answer}");
-        assert!(answer.after < Duration::from_secs(10), "{answer}");
+    for session in [false, true] {
+        let options = json!({"keys": [KEY], "replicas": 1, "session": session});
+        driver.lock("a", options);
+        for wait_ms in [Some(0), Some(15_000), None] {
+            let asked = driver.begin_acquire("a", wait_ms);
+            let answer = driver.answer(&asked);
+            assert_eq!(answer.error(), Some("not_replicated"), "{answer}");
+            assert!(answer.after < Duration::from_secs(10), "{answer}");
+        }
+        world.until_free(KEY);
     }
-    world.until_free(KEY);
 }
 
 /// The replica is there, and acknowledges nothing. What was granted is released. A busy machine may

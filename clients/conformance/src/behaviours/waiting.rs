@@ -96,6 +96,31 @@ pub fn a_wait_ends_in_time_and_leaves_nobody(world: &mut World) {
     world.assert_free(KEY);
 }
 
+/// An acquire without a limit has that of its lock, of which 0 tries once.
+pub fn the_wait_of_a_lock_is_its_limit(world: &mut World) {
+    let driver = world.driver();
+    world.other_holds(KEY);
+    // A client connects for its first command, which takes long on a busy machine.
+    driver.lock("connects", json!({"keys": [KEY]}));
+    assert!(!driver.try_acquire("connects").ok());
+    for wait_ms in [0, 700] {
+        driver.lock("a", json!({"keys": [KEY], "wait_ms": wait_ms}));
+        let wait = Duration::from_millis(wait_ms);
+        let times = [(); 3].map(|()| {
+            let answer = driver.call(json!({"do": "acquire", "lock": "a"}));
+            let is_refused = match answer.error() {
+                Some(error) => ["not_acquired", "unavailable"].contains(&error),
+                None => !answer.ok(),
+            };
+            assert!(is_refused, "{answer}");
+            assert!(answer.after >= wait, "{answer}");
+            answer.after
+        });
+        world.assert_in_time(times.into_iter().min(), wait + LATE);
+    }
+    world.until_nobody_waits(KEY);
+}
+
 pub fn three_wait_and_are_served_in_order(world: &mut World) {
     let driver = world.driver();
     world.other_holds(KEY);
@@ -260,10 +285,17 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
     assert!(driver.release("a"));
 }
 
+/// A library waits in steps of 2 s at most, and of a third of KEEP where its tasks share a connection.
 pub fn a_wait_longer_than_its_keep_keeps_its_place(world: &mut World) {
+    for keep_ms in [3000, 1500] {
+        play_long_wait(world, keep_ms);
+    }
+}
+
+fn play_long_wait(world: &World, keep_ms: u64) {
     let driver = world.driver();
     world.other_holds(KEY);
-    driver.lock("a", json!({"keys": [KEY], "keep_ms": 3000}));
+    driver.lock("a", json!({"keys": [KEY], "keep_ms": keep_ms}));
     let began = Instant::now();
     let asked = driver.begin_acquire("a", None);
     world.until_waiting(KEY, 1);
@@ -281,4 +313,6 @@ pub fn a_wait_longer_than_its_keep_keeps_its_place(world: &mut World) {
     assert_eq!(world.left_of(KEY, "behind"), 0);
     assert!(driver.release("a"));
     assert!(world.left_of(KEY, "behind") > 0);
+    world.servers.call(&format!("LOCK.RELEASE {KEY} behind"));
+    world.assert_free(KEY);
 }
