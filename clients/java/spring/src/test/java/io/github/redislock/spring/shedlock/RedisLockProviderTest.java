@@ -71,6 +71,22 @@ class RedisLockProviderTest extends AbstractExtensibleLockProviderIntegrationTes
   }
 
   @Test
+  void anUnlockedTaskLeavesNothing() {
+    WeakReference<Locks> dropped = lockedAndUnlocked();
+    until(() -> {
+      System.gc();
+      return dropped.get() == null;
+    });
+  }
+
+  private static WeakReference<Locks> lockedAndUnlocked() {
+    try (Locks ofOneTest = server.locks(TestServer.Kind.LETTUCE)) {
+      new RedisLockProvider(ofOneTest).lock(lockConfig("unlocked")).orElseThrow().unlock();
+      return new WeakReference<>(ofOneTest);
+    }
+  }
+
+  @Test
   void aKeyHasAPrefixAndAnEnvironment() {
     SimpleLock plain = new RedisLockProvider(locks).lock(lockConfig("a")).orElseThrow();
     SimpleLock named =
