@@ -1,14 +1,15 @@
 //! Shared, counted, multi-key and tied locks in snapshots, in the append-only file and on replicas.
 //! The replicated commands are checked word for word, and no lock is lost or added on the way.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use support::load::{Dice, Over};
 use support::{
-    unix_time_ms, unix_time_us, until, Client, Expect, Grant, LockInfo, ReplicationStream, Server,
-    LONG,
+    cluster_node, unix_time_ms, unix_time_us, until, Client, Expect, Grant, LockInfo,
+    ReplicationStream, Server, LONG,
 };
 
 // ---- replicated commands
@@ -521,6 +522,33 @@ fn sessions_with_other_leases_that_are_renewed_together_keep_their_own_deadlines
     let renewed = expiries(&primary);
     assert!(renewed[2] > renewed[0], "{renewed:?}");
     assert_eq!(expiries(&replica), renewed);
+}
+
+/// In a cluster an effect must be found by the slot of its key.
+#[test]
+fn sessions_of_a_clusters_node_that_are_renewed_together_are_one_grant_each() {
+    let server = cluster_node();
+    let mut stream = ReplicationStream::attach(&server);
+    let mut holder = server.client();
+    for key in ["k", "l", "m"] {
+        let acquire = format!("LOCK.ACQUIRE {key} t PX 3000 SESSION");
+        holder.call(acquire).grant();
+    }
+    stream.lines_up_to_now(&server);
+    // All fall due while the server can't renew them.
+    server.call("DEBUG SLEEP 1.3").okay();
+    let mut renewals = Vec::new();
+    until("all are renewed", || {
+        let lines = stream.lines_up_to_now(&server).into_iter();
+        renewals.extend(lines.filter(|line| line.starts_with("LOCK.APPLY")));
+        renewals.len() >= 3 || renewals.iter().any(|line| line.contains(" RENEW "))
+    });
+    let renewed: BTreeSet<&str> = renewals
+        .iter()
+        .filter_map(|line| line.split_once(" GRANT ").map(|(head, _)| head))
+        .collect();
+    let each = ["LOCK.APPLY k", "LOCK.APPLY l", "LOCK.APPLY m"];
+    assert_eq!(renewed, BTreeSet::from(each), "{renewals:#?}");
 }
 
 #[test]
