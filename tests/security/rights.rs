@@ -476,6 +476,23 @@ fn a_right_that_goes_in_the_transaction_of_the_release_is_gone() {
     queue.assert_passed_over("in one transaction");
 }
 
+/// The server looks at the rights of a wait for one key as at those of LOCK.WAIT.
+#[test]
+fn a_wait_for_one_key_by_the_m_command_needs_the_right_to_the_other_too() {
+    for (loss, passed_over) in [("-lock.wait", true), ("-lock.mwait", false)] {
+        let queue = Queue::behind_holder("LOCK.MWAIT 1 k g PX 600000");
+        queue
+            .server
+            .call(format!("ACL SETUSER guest {loss}"))
+            .okay();
+        assert_eq!(queue.server.call("LOCK.RELEASE k a").int(), 1);
+        match passed_over {
+            true => queue.assert_passed_over(loss),
+            false => queue.assert_granted(loss),
+        }
+    }
+}
+
 #[test]
 fn a_wait_for_several_keys_needs_the_right_to_each() {
     for (loss, passed_over) in [
