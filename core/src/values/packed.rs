@@ -249,6 +249,45 @@ mod tests {
     }
 
     #[test]
+    fn each_reason_alone_makes_a_lock_too_large_for_the_smallest_form() {
+        let plain = Holder {
+            token: Token::new(b"t").unwrap(),
+            fence: 7,
+            holds: 1,
+            limit: 0,
+            permits: 1,
+            deadline_ms: 9,
+            lease_ms: 9,
+            since_ms: 0,
+            client_id: 0,
+            session: SessionId::NONE,
+            data: Data::NONE,
+        };
+        assert_eq!(Packed::sole(Mode::Exclusive, &plain).heap_bytes(), 0);
+        let with = |change: fn(&mut Holder)| {
+            let mut own = plain.clone();
+            change(&mut own);
+            own
+        };
+        for (mode, own) in [
+            (Mode::Shared, plain.clone()),
+            (Mode::Exclusive, with(|own| own.holds = 2)),
+            (
+                Mode::Exclusive,
+                with(|own| own.session = SessionId::numbered(1)),
+            ),
+            (
+                Mode::Exclusive,
+                with(|own| own.data = Data::new(b"why").unwrap()),
+            ),
+        ] {
+            let packed = Packed::sole(mode, &own);
+            assert!(packed.heap_bytes() > 0, "{mode:?} {own:?}");
+            assert_eq!(packed.unpack(), Lock::sole(mode, own));
+        }
+    }
+
+    #[test]
     fn a_free_lock_is_packed_too() {
         assert!(Packed::new(Lock::free()).unpack().is_free());
         assert_eq!(Packed::new(Lock::free()).holder_count(), 0);
