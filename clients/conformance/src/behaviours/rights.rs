@@ -35,6 +35,8 @@ pub fn the_recommended_rights_are_enough(world: &mut World) {
         assert!(!answer.ok(), "after {wait_ms} ms");
         assert_eq!(answer.error(), None);
     }
+    // The last wait leaves in the background.
+    world.until_nobody_waits(KEY);
     let mut waits = Vec::new();
     for (number, name) in ["a", "b", "c"].iter().enumerate() {
         waits.push(driver.begin_acquire(name, None));
