@@ -476,11 +476,11 @@ fn a_right_that_goes_in_the_transaction_of_the_release_is_gone() {
     queue.assert_passed_over("in one transaction");
 }
 
-/// The server looks at the rights of a wait for one key as at those of LOCK.WAIT.
-#[test]
-fn a_wait_for_one_key_by_the_m_command_needs_the_right_to_the_other_too() {
-    for (loss, passed_over) in [("-lock.wait", true), ("-lock.mwait", false)] {
-        let queue = Queue::behind_holder("LOCK.MWAIT 1 k g PX 600000");
+/// Plays a command's wait with each loss of rights, and checks whether it is passed over.
+#[track_caller]
+fn play_losses(command: &str, losses: &[(&str, bool)]) {
+    for (loss, passed_over) in losses {
+        let queue = Queue::behind_holder(command);
         queue
             .server
             .call(format!("ACL SETUSER guest {loss}"))
@@ -493,26 +493,27 @@ fn a_wait_for_one_key_by_the_m_command_needs_the_right_to_the_other_too() {
     }
 }
 
+/// The server looks at the rights of a wait for one key as at those of LOCK.WAIT.
+#[test]
+fn a_wait_for_one_key_by_the_m_command_needs_the_right_to_the_other_too() {
+    play_losses(
+        "LOCK.MWAIT 1 k g PX 600000",
+        &[("-lock.wait", true), ("-lock.mwait", false)],
+    );
+}
+
 #[test]
 fn a_wait_for_several_keys_needs_the_right_to_each() {
-    for (loss, passed_over) in [
-        ("resetkeys ~k", true),
-        ("resetkeys ~k2", true),
-        ("-lock.mwait", true),
-        ("resetkeys ~k ~k2", false),
-        ("-lock.wait", false),
-    ] {
-        let queue = Queue::behind_holder("LOCK.MWAIT 2 k k2 g PX 600000");
-        queue
-            .server
-            .call(format!("ACL SETUSER guest {loss}"))
-            .okay();
-        assert_eq!(queue.server.call("LOCK.RELEASE k a").int(), 1);
-        match passed_over {
-            true => queue.assert_passed_over(loss),
-            false => queue.assert_granted(loss),
-        }
-    }
+    play_losses(
+        "LOCK.MWAIT 2 k k2 g PX 600000",
+        &[
+            ("resetkeys ~k", true),
+            ("resetkeys ~k2", true),
+            ("-lock.mwait", true),
+            ("resetkeys ~k ~k2", false),
+            ("-lock.wait", false),
+        ],
+    );
 }
 
 #[test]

@@ -248,10 +248,9 @@ mod tests {
         }
     }
 
-    #[test]
-    fn each_reason_alone_makes_a_lock_too_large_for_the_smallest_form() {
-        let plain = Holder {
-            token: Token::new(b"t").unwrap(),
+    fn own(token: &[u8]) -> Holder {
+        Holder {
+            token: Token::new(token).unwrap(),
             fence: 7,
             holds: 1,
             limit: 0,
@@ -262,7 +261,12 @@ mod tests {
             client_id: 0,
             session: SessionId::NONE,
             data: Data::NONE,
-        };
+        }
+    }
+
+    #[test]
+    fn each_reason_alone_makes_a_lock_too_large_for_the_smallest_form() {
+        let plain = own(b"t");
         assert_eq!(Packed::sole(Mode::Exclusive, &plain).heap_bytes(), 0);
         let with = |change: fn(&mut Holder)| {
             let mut own = plain.clone();
@@ -295,19 +299,7 @@ mod tests {
 
     #[test]
     fn it_counts_its_holders_and_the_bytes_of_a_lock_that_is_not_plain() {
-        let own = |number: u8| Holder {
-            token: Token::new(&[number; 50]).unwrap(),
-            fence: number.into(),
-            holds: 1,
-            limit: 0,
-            permits: 1,
-            deadline_ms: 9,
-            lease_ms: 9,
-            since_ms: 0,
-            client_id: 0,
-            session: SessionId::NONE,
-            data: Data::NONE,
-        };
+        let own = |number: u8| own(&[number; 50]);
         assert_eq!(Packed::new(Lock::free()).holder_count(), 0);
         for count in [1, 2, 40] {
             let lock = Lock::held(Mode::Shared, (1..=count).map(own).collect()).unwrap();
