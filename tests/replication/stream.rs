@@ -800,19 +800,25 @@ fn an_expiry_that_a_replica_was_told_of_counts_when_it_is_promoted() {
     assert!(replica.call("PTTL k").int() > 60_000);
 }
 
-#[test]
-fn a_replicas_own_append_only_file_has_the_effects() {
-    let primary = Server::start();
-    let mut replica = Server::builder()
+/// Starts a replica that appends each effect to a file of its own.
+fn replica_with_own_file(primary: &Server) -> Server {
+    let replica = Server::builder()
         .config("appendonly yes")
         .config("appendfsync always")
         .start();
-    replica.replica_of(&primary);
+    replica.replica_of(primary);
     // For a new data set, the server writes a new file beside the old file.
     until("the file of the new data set is in use", || {
         replica.info("persistence", "aof_rewrite_in_progress") == "0"
             && replica.info("persistence", "aof_rewrite_scheduled") == "0"
     });
+    replica
+}
+
+#[test]
+fn a_replicas_own_append_only_file_has_the_effects() {
+    let primary = Server::start();
+    let mut replica = replica_with_own_file(&primary);
     primary.call(format!("LOCK.ACQUIRE k1 a {LONG}")).grant();
     let mut waiter = primary.waiter(format!("LOCK.WAIT k1 b {LONG}"));
     primary.call("LOCK.RELEASE k1 a").int();
@@ -851,15 +857,7 @@ fn a_replicas_own_append_only_file_has_the_effects() {
 #[test]
 fn a_replicas_own_append_only_file_has_the_renewals_of_sessions() {
     let primary = Server::start();
-    let mut replica = Server::builder()
-        .config("appendonly yes")
-        .config("appendfsync always")
-        .start();
-    replica.replica_of(&primary);
-    until("the file of the new data set is in use", || {
-        replica.info("persistence", "aof_rewrite_in_progress") == "0"
-            && replica.info("persistence", "aof_rewrite_scheduled") == "0"
-    });
+    let mut replica = replica_with_own_file(&primary);
     let mut holder = primary.client();
     holder.call("LOCK.ACQUIRE k t PX 6000 SESSION").grant();
     holder.call("LOCK.MACQUIRE 2 l m t PX 6000 SESSION").grant();

@@ -310,7 +310,6 @@ fn a_grant_that_another_connection_was_told_of_is_not_taken_back() {
     }
 }
 
-/// Confirms a grant by the command that makes it, because it settles the key first.
 /// Commands that tell a connection of b's grant of j and k, or of one of the two.
 const TELLERS_OF_SEVERAL: [&str; 7] = [
     "LOCK.ACQUIRE j b PX 600000",
@@ -344,6 +343,7 @@ fn a_grant_of_several_keys_that_another_connection_was_told_of_is_not_taken_back
     }
 }
 
+/// Confirms a grant by the command that makes it, because it settles the key first.
 #[test]
 fn a_grant_that_the_confirming_command_made_is_not_taken_back() {
     for told in TELLERS {

@@ -6,7 +6,7 @@
 //!   its token was granted one of its names.
 
 use super::scene::{play, scenes};
-use crate::world::name;
+use crate::world::{name, World};
 
 scenes! {
     a_reply_is_held_back_until_as_many_replicas_have_acknowledged: "
@@ -507,8 +507,8 @@ fn a_flushed_lock_that_is_acquired_again_for_replicas_is_lost_and_the_new_one_is
     }
 }
 
-#[test]
-fn a_flushed_lock_of_which_another_grant_was_restored_is_lost() {
+/// A world where a waits for a replica, and another grant of a was restored over the flushed lock.
+fn with_another_grant_restored() -> World {
     let mut world = play(
         "REPLICAS 1
         ACQUIRE k a REPLICAS 1 -> held back
@@ -517,20 +517,19 @@ fn a_flushed_lock_of_which_another_grant_was_restored_is_lost() {
     let other = world.dump("j").expect("a lock");
     world.flush();
     world.restore_unseen("k", &other);
+    world
+}
+
+#[test]
+fn a_flushed_lock_of_which_another_grant_was_restored_is_lost() {
+    let mut world = with_another_grant_restored();
     assert_eq!(world.say("EXTEND k a PX 900"), "1");
     assert_eq!(world.heard(), ["ACQUIRE k a REPLICAS 1: NOREPLICAS"]);
 }
 
 #[test]
 fn a_lock_that_was_loaded_again_with_another_grant_is_lost() {
-    let mut world = play(
-        "REPLICAS 1
-        ACQUIRE k a REPLICAS 1 -> held back
-        ACQUIRE j a -> granted",
-    );
-    let other = world.dump("j").expect("a lock");
-    world.flush();
-    world.restore_unseen("k", &other);
+    let mut world = with_another_grant_restored();
     world.acknowledge(1);
     assert_eq!(world.heard(), ["ACQUIRE k a REPLICAS 1: NOREPLICAS"]);
 }
