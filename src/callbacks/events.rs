@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::state::lost_holds::UnlinkedHolds;
 use redis_lock_core::table::LockTable;
-use redis_lock_core::values::name::Name;
+use redis_lock_core::values::name::{Name, Relocation};
 use redis_module::{raw, Context, RedisString};
 
 use crate::engine::{acknowledgements, blocking, cron, recorder};
@@ -103,6 +103,7 @@ unsafe extern "C" fn on_swap(
         let Some(info) = info else { return };
         state::with(|state| state.early_expiries.clear());
         if state::any_locks() {
+            blocking::relocate(&Relocation::Swapped(info.dbnum_first, info.dbnum_second));
             recorder::record(|pending| pending.swap_databases(info.dbnum_first, info.dbnum_second));
         }
         record_database(info.dbnum_first);
@@ -382,23 +383,28 @@ enum KeyEvent {
 fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
     state::with(|state| state.unlinked(UnlinkedHolds::arrive));
     let sessions = key::sessions_at(ctx, string);
+    let old = state::pending(|pending| pending.leaving.take());
     recorder::record(|pending| {
         if !sessions.is_empty() {
             pending.events.push(Event::Arrived(sessions, name.clone()));
         }
-        if let Some(old) = pending.leaving.take() {
-            if pending.restored.remove(&old) {
+        if let Some(old) = &old {
+            if pending.restored.remove(old) {
                 pending.restored.insert(&name);
             }
-            if state::look(|table| table.is_scheduled(&old)).unwrap_or(true) {
-                pending.touched.insert(&old);
-            }
-            if state::has_waiters() {
-                pending.events.push(Event::Moved(old));
+            if state::look(|table| table.is_scheduled(old)).unwrap_or(true) {
+                pending.touched.insert(old);
             }
         }
         pending.touched.insert(&name);
     });
+    if let Some(old) = old {
+        let moved = Relocation::Moved(old, name);
+        blocking::relocate(&moved);
+        if state::has_waiters() || state::any_replica_waits() {
+            state::pending(|pending| pending.events.push(Event::Relocated(moved)));
+        }
+    }
 }
 
 /// Restores a client's database after MOVE. Valkey 8.1 calls modules of a key event with the client

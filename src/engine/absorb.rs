@@ -2,7 +2,9 @@
 
 use foldhash::HashSet;
 use redis_lock_core::hints::unlikely;
+use redis_lock_core::state::hand_over;
 use redis_lock_core::table::LockTable;
+use redis_lock_core::values::name::Relocation;
 
 use crate::server::slots::ForeignSlots;
 use crate::server::{api, clock, config, timer};
@@ -38,8 +40,13 @@ fn absorb_all(table: &mut LockTable, state: &State) {
                 }
                 table.relocate(&sessions, &name);
             }
-            Event::Swapped(one, other) => table.swap_databases(one, other),
-            Event::Moved(name) => table.forget_moved(&name),
+            Event::Relocated(relocation) => {
+                hand_over::relocate(&mut undelivered, &relocation);
+                match relocation {
+                    Relocation::Moved(from, _) => table.forget_moved(&from),
+                    Relocation::Swapped(one, other) => table.swap_databases(one, other),
+                }
+            }
             Event::Demoted => touched.extend(table.demote(clock::steady_ms())),
             Event::Flushed(ALL_DATABASES) => {
                 table.end_sessions_everywhere();

@@ -35,11 +35,10 @@ use redis_lock_core::budget::MOST_REFUSED_AT_ONCE;
 use redis_lock_core::decision::{Answer, Completion, Outcome};
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::operation::{Action, Operation};
-use redis_lock_core::state::hand_over::{HandOver, TakeBack};
+use redis_lock_core::state::hand_over::{self, HandOver, TakeBack};
 use redis_lock_core::state::queue::Position;
 use redis_lock_core::state::waiter::WaiterId;
-use redis_lock_core::values::name::Name;
-use redis_lock_core::values::name::Names;
+use redis_lock_core::values::name::{Name, Names, Relocation};
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::slot;
 use redis_module::{raw, Context};
@@ -291,12 +290,18 @@ fn record_known(state: &State, Operation { names, action, .. }: &Operation, answ
     state.pending(|pending| pending.keep_handed_over(token, names));
 }
 
+/// Has all hand-overs that may still be taken back follow locks that the server moved.
+pub fn relocate(relocation: &Relocation) {
+    state::blocked(|blocked| blocked.relocate(relocation));
+    state::pending(|pending| hand_over::relocate(&mut pending.undelivered, relocation));
+}
+
 /// Records a hand-over to take back, because its client won't read the reply. Nothing is recorded
 /// if another connection got a reply that confirms it. A client that is still connected, because
 /// the server replied by itself, loses its position, and keeps a grant that was held back for
 /// replicas.
 fn record_undelivered(hand_over: HandOver) {
-    if state::blocked(|blocked| blocked.is_known(&hand_over)) {
+    if !hand_over.is_revocable() || state::blocked(|blocked| blocked.is_known(&hand_over)) {
         return;
     }
     let is_lost = is_lost(hand_over.client_id);

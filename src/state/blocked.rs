@@ -6,13 +6,14 @@
 //!    back once a reply to another connection has confirmed the grant.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use foldhash::{HashMap, HashSet};
 use redis_lock_core::decision::Outcome;
-use redis_lock_core::state::hand_over::HandOver;
+use redis_lock_core::state::hand_over::{HandOver, TakeBack};
 use redis_lock_core::state::queue::Position;
 use redis_lock_core::state::waiter::WaiterId;
-use redis_lock_core::values::name::{Name, Names};
+use redis_lock_core::values::name::{Name, Names, Relocation};
 use redis_lock_core::values::token::Token;
 use redis_module::raw;
 
@@ -113,9 +114,24 @@ impl BlockedClients {
     }
 
     /// Returns true if a reply to another connection has confirmed a hand-over's grant.
-    pub fn is_known(&self, HandOver { grant, names, .. }: &HandOver) -> bool {
-        let is_known = |name: &Name| self.known.contains(&(grant.token.clone(), name.clone()));
-        !self.known.is_empty() && names.iter().any(is_known)
+    pub fn is_known(&self, hand_over: &HandOver) -> bool {
+        confirms(&self.known, hand_over)
+    }
+
+    /// Has the hand-overs that may still be taken back follow their locks. Those whose grant was
+    /// confirmed stay confirmed.
+    pub fn relocate(&mut self, relocation: &Relocation) {
+        let known = mem::take(&mut self.known);
+        let decided = self.outcomes.values_mut().filter_map(|it| match it {
+            Outcome::Granted(hand_over) => Some(hand_over),
+            Outcome::Acknowledged(_) | Outcome::TimedOut | Outcome::Refused(_) => None,
+        });
+        for hand_over in decided.chain(self.provisional.iter_mut()) {
+            if confirms(&known, hand_over) {
+                hand_over.take_back = TakeBack::Never;
+            }
+            hand_over.relocate(relocation);
+        }
     }
 
     /// Forgets the provisional hand-overs, because the server has sent its replies. They can't be
@@ -157,6 +173,11 @@ impl BlockedClients {
             outcome: self.outcomes.remove(&waiter_id),
         })
     }
+}
+
+fn confirms(known: &HashSet<(Token, Name)>, HandOver { grant, names, .. }: &HandOver) -> bool {
+    let is_known = |name: &Name| known.contains(&(grant.token.clone(), name.clone()));
+    !known.is_empty() && names.iter().any(is_known)
 }
 
 /// Forgets earlier confirmations of a token's names, because no reply has confirmed this hand-over

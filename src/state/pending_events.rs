@@ -12,7 +12,7 @@ use redis_lock_core::state::hand_over::HandOver;
 use redis_lock_core::state::queue::Position;
 use redis_lock_core::state::waiter::WaiterId;
 use redis_lock_core::values::lock::Lock;
-use redis_lock_core::values::name::{Name, Names};
+use redis_lock_core::values::name::{Name, Names, Relocation};
 use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::token::Token;
 
@@ -24,10 +24,9 @@ pub enum Event {
     Unlinked(Vec<SessionId>),
     /// A key was renamed or moved. The value with these sessions is now at this name.
     Arrived(Vec<SessionId>, Name),
-    /// A key with a lock was renamed or moved from this name, for which a client may wait.
-    Moved(Name),
-    /// Two databases changed places.
-    Swapped(i32, i32),
+    /// A lock was renamed or moved from a name for which a client may wait, or two databases changed
+    /// places.
+    Relocated(Relocation),
     /// A database was emptied.
     Flushed(i32),
     /// This server became a replica. Leases run on untied, even if it is a primary again by now.
@@ -187,7 +186,8 @@ impl Pending {
         for names in [&mut self.touched, &mut self.restored, &mut self.deferred] {
             names.swap_databases(one, other);
         }
-        self.events.push(Event::Swapped(one, other));
+        let swapped = Relocation::Swapped(one, other);
+        self.events.push(Event::Relocated(swapped));
     }
 }
 

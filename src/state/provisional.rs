@@ -54,6 +54,11 @@ impl Provisional {
         self.take(place)
     }
 
+    /// Returns all hand-overs that were not taken out.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut HandOver> {
+        self.list.iter_mut().filter_map(|(_, it)| it.as_mut())
+    }
+
     /// Removes all hand-overs.
     pub fn clear(&mut self) {
         self.list.clear();

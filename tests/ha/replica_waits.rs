@@ -501,6 +501,27 @@ fn a_lost_connection_takes_back_a_hand_over_only() {
     group.thaw();
 }
 
+/// The waiter got nothing of its hand-over, so the lock is taken back at its new name.
+#[test]
+fn a_lost_connection_takes_back_a_lock_that_moves_at_the_same_time() {
+    let group = Group::of(1);
+    let primary = &group.primary;
+    group.freeze();
+    for way in ["RENAME k j", "MOVE k 1", "SWAPDB 0 1"] {
+        primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+        let waiter = primary.waiter(format!("LOCK.WAIT k b {LONG} REPLICAS 1 WITHIN 600000"));
+        primary.call("LOCK.RELEASE k a").int();
+        group.until_held_replies(1);
+        primary.call_all(&[&format!("CLIENT KILL ID {}", waiter.id()), way]);
+        group.until_held_replies(0);
+        until(&format!("{way} leaves no key"), || {
+            let keys = |db| primary.client().into_db(db).call("DBSIZE").int();
+            keys(0) + keys(1) == 0
+        });
+    }
+    group.thaw();
+}
+
 /// The server waits for more replicas before it sends its data.
 #[test]
 fn a_replica_that_has_no_data_yet_does_not_count() {

@@ -343,6 +343,43 @@ fn a_grant_of_several_keys_that_another_connection_was_told_of_is_not_taken_back
     }
 }
 
+/// The same for a lock that moves in that tick, and which the connection was told of before or after.
+#[test]
+fn a_lock_that_moves_after_another_connection_was_told_of_it_is_not_taken_back() {
+    for (way, db, key) in [
+        ("RENAME k j", 0, "j"),
+        ("MOVE k 1", 1, "k"),
+        ("SWAPDB 0 1", 1, "k"),
+    ] {
+        let (told, told_late) = (
+            format!("LOCK.EXTEND k b {LONG}"),
+            format!("LOCK.EXTEND {key} b {LONG}"),
+        );
+        let select = format!("SELECT {db}");
+        for is_killed_first in [false, true] {
+            for is_told_first in [false, true] {
+                let server = server_with_holder();
+                let client = server.waiter(format!("LOCK.MWAIT 2 k l b {LONG}"));
+                let kill = format!("CLIENT KILL ID {}", client.id());
+                let mut batch = vec!["LOCK.RELEASE k a", way, &kill];
+                if is_killed_first {
+                    batch.swap(1, 2);
+                }
+                match is_told_first {
+                    true => batch.insert(1, &told),
+                    false => batch.extend([select.as_str(), &told_late]),
+                }
+                let replies = server.client().call_batch(&batch);
+                assert!(replies.iter().all(Result::is_ok), "{batch:?}: {replies:?}");
+                server.settle();
+                let mut there = server.client().into_db(db);
+                let check = there.call(format!("LOCK.CHECK {key} b")).int();
+                assert!(check > 0, "{batch:?}: {check}");
+            }
+        }
+    }
+}
+
 /// Confirms a grant by the command that makes it, because it settles the key first.
 #[test]
 fn a_grant_that_the_confirming_command_made_is_not_taken_back() {

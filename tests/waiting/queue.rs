@@ -647,6 +647,30 @@ fn a_waiter_killed_in_the_tick_of_its_grant_doesnt_keep_the_lock() {
     }
 }
 
+/// Before or after the connection is killed, the lock goes to another name. Two keys may become one.
+#[test]
+fn a_waiter_killed_in_the_tick_of_its_grant_doesnt_keep_a_lock_that_moves_in_that_tick() {
+    for wait in ["LOCK.WAIT k w", "LOCK.MWAIT 2 k l w"] {
+        for way in ["RENAME k j", "RENAME k l", "MOVE k 1", "SWAPDB 0 1"] {
+            for is_moved_first in [false, true] {
+                let server = server_with_holder();
+                let waiter = server.waiter(format!("{wait} {LONG}"));
+                let kill = format!("CLIENT KILL ID {}", waiter.id());
+                let mut batch = ["LOCK.RELEASE k a", &kill, way];
+                if is_moved_first {
+                    batch.swap(1, 2);
+                }
+                let replies = server.call_batch(&batch);
+                assert!(replies.iter().all(Result::is_ok), "{batch:?}: {replies:?}");
+                until(&format!("{wait}: {batch:?} leaves no key"), || {
+                    let keys = |db| server.client().into_db(db).call("DBSIZE").int();
+                    keys(0) + keys(1) == 0
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn many_who_are_killed_in_the_tick_of_their_grant_keep_nothing() {
     let server = Server::start();

@@ -1,11 +1,12 @@
 //! Hand-overs: grants to blocked clients.
 
+use std::mem;
 use std::ops::Range;
 
 use crate::state::queue::Position;
 use crate::state::waiter::Waiter;
 use crate::values::holder::{Holder, Mode};
-use crate::values::name::{Name, Names};
+use crate::values::name::{Name, Names, Relocation};
 use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
@@ -58,7 +59,8 @@ pub struct Replaced {
 pub struct HandOver {
     /// The token and the fence, which the client gets as its reply.
     pub grant: GrantReply,
-    /// The names that were granted.
+    /// The names of the locks that were granted. They follow their locks, see
+    /// [`relocate`](HandOver::relocate).
     pub names: Names,
     /// The client id of the waiter.
     pub client_id: u64,
@@ -84,4 +86,34 @@ impl HandOver {
     pub fn is_revocable(&self) -> bool {
         self.fence_origin == FenceOrigin::New && self.take_back != TakeBack::Never
     }
+
+    /// Records that the server moved locks to other names. The waiter's own names stay: its position
+    /// is in their queues.
+    pub fn relocate(&mut self, relocation: &Relocation) {
+        if !self.names.iter().any(|it| relocation.concerns(it)) {
+            return;
+        }
+        let moved = self.names.iter().filter_map(|it| relocation.follow(it));
+        // If no lock is left, the names of the locks that are gone do no harm.
+        if let Some(names) = Names::set(moved.collect()).filter(|names| names.count() > 0) {
+            self.names = names;
+            let replaced = mem::take(&mut self.replaced).into_iter();
+            let moved = replaced.filter_map(|it| {
+                let name = relocation.follow(&it.name)?;
+                Some(Replaced { name, ..it })
+            });
+            self.replaced = moved.collect();
+            self.replaced
+                .sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        }
+    }
+}
+
+/// Has hand-overs follow their locks, see [`HandOver::relocate`].
+pub fn relocate<'h>(
+    hand_overs: impl IntoIterator<Item = &'h mut HandOver>,
+    relocation: &Relocation,
+) {
+    let hand_overs = hand_overs.into_iter();
+    hand_overs.for_each(|it| it.relocate(relocation));
 }

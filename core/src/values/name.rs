@@ -104,6 +104,39 @@ impl Names {
     }
 }
 
+/// A change of the names of values, by RENAME, MOVE or SWAPDB.
+#[derive(Clone, Debug)]
+pub enum Relocation {
+    /// The value of the first name is at the second one, whose own value is gone.
+    Moved(Name, Name),
+    /// Two databases changed places.
+    Swapped(i32, i32),
+}
+
+impl Relocation {
+    /// Returns true if the value at this name has moved, or is gone.
+    pub fn concerns(&self, name: &Name) -> bool {
+        match self {
+            Self::Moved(from, to) => name == from || name == to,
+            Self::Swapped(one, other) => name.db == *one || name.db == *other,
+        }
+    }
+
+    /// Returns the name of a value now that was at this name before; `None` if the value is gone.
+    pub fn follow(&self, name: &Name) -> Option<Name> {
+        if !self.concerns(name) {
+            return Some(name.clone());
+        }
+        match self {
+            Self::Moved(from, to) => (name == from).then(|| to.clone()),
+            Self::Swapped(one, other) => Some(Name {
+                db: if name.db == *one { *other } else { *one },
+                ..name.clone()
+            }),
+        }
+    }
+}
+
 impl<'a> IntoIterator for &'a Names {
     type Item = &'a Name;
     type IntoIter = std::slice::Iter<'a, Name>;
@@ -120,5 +153,23 @@ mod tests {
     #[test]
     fn it_is_shown_with_its_database_and_escapes() {
         assert_eq!(format!("{:?}", Name::new(3, b"a\x00")), "3:a\\x00");
+    }
+
+    #[test]
+    fn a_value_is_followed_to_its_new_name() {
+        let name = |db, key: &str| Name::new(db, key.as_bytes());
+        let moved = Relocation::Moved(name(0, "k"), name(1, "j"));
+        let swapped = Relocation::Swapped(0, 2);
+        for (relocation, before, now) in [
+            (&moved, name(0, "k"), Some(name(1, "j"))),
+            (&moved, name(1, "j"), None),
+            (&moved, name(0, "j"), Some(name(0, "j"))),
+            (&moved, name(1, "k"), Some(name(1, "k"))),
+            (&swapped, name(0, "k"), Some(name(2, "k"))),
+            (&swapped, name(2, "k"), Some(name(0, "k"))),
+            (&swapped, name(1, "k"), Some(name(1, "k"))),
+        ] {
+            assert_eq!(relocation.follow(&before), now, "{relocation:?} {before:?}");
+        }
     }
 }

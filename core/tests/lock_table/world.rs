@@ -2,6 +2,7 @@
 //! command lines. Every command passes the grammar and the table, like on a real server.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem;
 use std::num::NonZeroU16;
 
 use crate::judge::{cause_of, is_refused, session_keep, CLOSED};
@@ -12,7 +13,7 @@ use redis_lock_core::decision::{
 use redis_lock_core::effect::{self, Change, Effect, Effects};
 use redis_lock_core::grammar::{self, Keys, ParseContext};
 use redis_lock_core::operation::Action;
-use redis_lock_core::state::hand_over::HandOver;
+use redis_lock_core::state::hand_over::{self, HandOver};
 use redis_lock_core::state::queue::Position;
 use redis_lock_core::state::replica_waits::Progress;
 use redis_lock_core::state::waiter::{User, Waiter, WaiterId};
@@ -23,7 +24,7 @@ use redis_lock_core::values::fence::{Fences, MAX_RAISED_AHEAD_US};
 use redis_lock_core::values::holder::Holder;
 use redis_lock_core::values::lock::Lock;
 use redis_lock_core::values::lock::Stored;
-pub use redis_lock_core::values::name::Name;
+pub use redis_lock_core::values::name::{Name, Relocation};
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::session_id::SessionId;
 use redis_lock_core::values::slot::{self, Sharding};
@@ -550,6 +551,15 @@ impl World {
         let sessions = sessions_of(&state);
         self.table.relocate(&sessions, &name(to));
         self.table.forget_moved(&name(from));
+        let moved = Relocation::Moved(name(from), name(to));
+        hand_over::relocate(&mut self.handed_over, &moved);
+        self.replaced.retain(|(key, _), _| key != to);
+        let replaced = mem::take(&mut self.replaced).into_iter();
+        let replaced = replaced.map(|((key, fence), ms)| match key == from {
+            true => ((to.to_owned(), fence), ms),
+            false => ((key, fence), ms),
+        });
+        self.replaced = replaced.collect();
         self.store.keys.insert(name(to), state);
         self.write(Written::Renamed(name(from), name(to)));
         self.store.touched.extend([name(from), name(to)]);

@@ -2,8 +2,10 @@
 //!
 //! - A take-back reverses this grant and no other. The token has again what it had before.
 //! - With KEEP the waiter returns to its position.
+//! - A lock that was renamed is taken back at its new name.
 
 use super::scene::play;
+use crate::world::name;
 
 #[test]
 fn a_take_back_undoes_this_grant_and_no_other() {
@@ -41,6 +43,40 @@ fn a_take_back_gives_back_what_the_token_had_before() {
     world.take_back_last();
     assert_eq!(world.holders("k"), ["a#1", "c#1"]);
     assert_eq!(world.heard(), ["WAIT k c SHARED: granted"]);
+}
+
+#[test]
+fn a_take_back_follows_a_lock_that_was_renamed() {
+    let mut world = play(
+        "ACQUIRE k a -> granted
+         ACQUIRE l b -> granted
+         MWAIT 2 k l a KEEP 100 -> waits
+         RELEASE l b -> 1
+         < MWAIT 2 k l a KEEP 100: granted
+         RENAME k z
+         RENAME l i",
+    );
+    world.take_back_last();
+    assert_eq!(world.holders("z"), ["a#1"], "what the token had before");
+    assert!(world.holders("i").is_empty());
+    let places = ["k", "l"].map(|key| world.table.queues().position_count(&name(key)));
+    assert_eq!(places, [1, 1], "the place stays at the old names");
+}
+
+#[test]
+fn a_take_back_leaves_a_lock_that_another_one_has_replaced() {
+    let mut world = play(
+        "ACQUIRE k h -> granted
+         ACQUIRE i c -> granted
+         MWAIT 2 k l a -> waits
+         RELEASE k h -> 1
+         < MWAIT 2 k l a: granted
+         RENAME k l
+         RENAME i k",
+    );
+    world.take_back_last();
+    assert!(world.holders("l").is_empty());
+    assert_eq!(world.holders("k"), ["c#1"]);
 }
 
 #[test]
