@@ -653,19 +653,24 @@ fn a_waiter_killed_in_the_tick_of_its_grant_doesnt_keep_a_lock_that_moves_in_tha
     for wait in ["LOCK.WAIT k w", "LOCK.MWAIT 2 k l w"] {
         for way in ["RENAME k j", "RENAME k l", "MOVE k 1", "SWAPDB 0 1"] {
             for is_moved_first in [false, true] {
-                let server = server_with_holder();
-                let waiter = server.waiter(format!("{wait} {LONG}"));
-                let kill = format!("CLIENT KILL ID {}", waiter.id());
-                let mut batch = ["LOCK.RELEASE k a", &kill, way];
-                if is_moved_first {
-                    batch.swap(1, 2);
+                for is_transaction in [false, true] {
+                    let server = server_with_holder();
+                    let waiter = server.waiter(format!("{wait} {LONG}"));
+                    let kill = format!("CLIENT KILL ID {}", waiter.id());
+                    let mut batch = vec!["LOCK.RELEASE k a", &kill, way];
+                    if is_moved_first {
+                        batch.swap(1, 2);
+                    }
+                    if is_transaction {
+                        batch.insert(0, "MULTI");
+                        batch.push("EXEC");
+                    }
+                    server.call_all(&batch);
+                    until(&format!("{wait}: {batch:?} leaves no key"), || {
+                        let keys = |db| server.client().into_db(db).call("DBSIZE").int();
+                        keys(0) + keys(1) == 0
+                    });
                 }
-                let replies = server.call_batch(&batch);
-                assert!(replies.iter().all(Result::is_ok), "{batch:?}: {replies:?}");
-                until(&format!("{wait}: {batch:?} leaves no key"), || {
-                    let keys = |db| server.client().into_db(db).call("DBSIZE").int();
-                    keys(0) + keys(1) == 0
-                });
             }
         }
     }

@@ -241,9 +241,9 @@ impl Run {
             }
             Fault::Rename => {
                 let to = SLOTS[slot][usize::from(key == SLOTS[slot][0])];
-                let world = &mut self.server(at_key).world;
-                if world.store.keys.contains_key(&world::name(key)) {
-                    world.rename_unseen(key, to);
+                let server = self.server(at_key);
+                if server.world.store.keys.contains_key(&world::name(key)) {
+                    server.rename(key, to);
                     self.begin_era_at(at_key, slot, to);
                 }
             }

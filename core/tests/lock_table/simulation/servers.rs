@@ -7,8 +7,8 @@
 
 use std::collections::HashSet;
 
-use redis_lock_core::state::hand_over::{HandOver, TakeBack};
-use redis_lock_core::values::name::Name;
+use redis_lock_core::state::hand_over::{self, HandOver, TakeBack};
+use redis_lock_core::values::name::{Name, Relocation};
 use redis_lock_core::values::slot::Sharding;
 use redis_lock_core::values::token::Token;
 use redis_lock_promises::rebuilt;
@@ -206,6 +206,26 @@ impl Server {
         let token = &hand_over.grant.token;
         let mut names = hand_over.names.iter();
         names.any(|name| self.known.contains(&(token.clone(), name.clone())))
+    }
+
+    /// Renames a key. The hand-overs that may be taken back follow their locks, like the module's.
+    pub fn rename(&mut self, from: &str, to: &'static str) {
+        self.world.rename_unseen(from, to);
+        let moved = Relocation::Moved(world::name(from), world::name(to));
+        let mut unsent = std::mem::take(&mut self.unsent);
+        for hand_over in unsent.iter_mut().filter_map(|it| it.hand_over.as_mut()) {
+            if self.is_known(hand_over) {
+                hand_over.take_back = TakeBack::Never;
+            }
+            hand_over.relocate(&moved);
+        }
+        self.unsent = unsent;
+        self.known.clear();
+        hand_over::relocate(&mut self.undelivered, &moved);
+        let replied = std::mem::take(&mut self.replied).into_iter();
+        let replied = replied.filter(|(key, _)| *key != to);
+        let replied = replied.map(|(key, fence)| (if key == from { to } else { key }, fence));
+        self.replied = replied.collect();
     }
 
     fn fence_of(&self, command: &Command) -> u64 {
