@@ -379,7 +379,7 @@ enum KeyEvent {
 }
 
 /// Records that a lock was renamed or moved, with its sessions and what was recorded of its old
-/// name.
+/// name. The old name is touched already, because the lock was unlinked there.
 fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
     state::with(|state| state.unlinked(UnlinkedHolds::arrive));
     let sessions = key::sessions_at(ctx, string);
@@ -391,9 +391,6 @@ fn record_arrival(ctx: &Context, string: &RedisString, name: Name) {
         if let Some(old) = &old {
             if pending.restored.remove(old) {
                 pending.restored.insert(&name);
-            }
-            if state::look(|table| table.is_scheduled(old)).unwrap_or(true) {
-                pending.touched.insert(old);
             }
         }
         pending.touched.insert(&name);
