@@ -1,12 +1,10 @@
 //! The keepalive probes of connections with SESSION grants. The module has the kernel send them
-//! soon, whatever `tcp-keepalive` is. Linux shows the time until the next probe in /proc/net/tcp.
+//! soon, whatever `tcp-keepalive` is. Linux tells the time until the next probe.
 //! `vanished.rs` tests that a vanished client loses its grants.
 #![cfg(target_os = "linux")]
 
-use std::fs;
 use std::net::{Ipv6Addr, TcpStream};
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use redis_lock_rig::{Plan, Process};
@@ -20,41 +18,15 @@ const LATE: Duration = Duration::from_secs(100);
 /// The server's default.
 const TCP_KEEPALIVE: &str = "tcp-keepalive 300";
 
-/// Returns the time until the kernel probes the client's connection, or `None` without a timer for
-/// probes.
-fn next_probe(server: &Server, client: &Client) -> Option<Duration> {
-    let port = |number: u16| format!(":{number:04X}");
-    let (local, remote) = (port(server.port()), port(client.local_port()));
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
-    let table: String = tables.into_iter().flatten().collect();
-    let words = |line: &str| {
-        line.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let line = table.lines().map(words).find(|words| {
-        words.get(1).is_some_and(|word| word.ends_with(&local))
-            && words.get(2).is_some_and(|word| word.ends_with(&remote))
-    });
-    let line = line.expect("the server's end of the connection");
-    let (kind, hundredths) = line[5].split_once(':').expect("a timer");
-    let hundredths = u64::from_str_radix(hundredths, 16).expect("a time");
-    // 02 is the timer for probes. 01, for retransmissions, runs while data is unacknowledged.
-    (kind == "02").then(|| Duration::from_millis(hundredths * 10))
-}
-
 /// Waits until all data is acknowledged, so that the timer is for probes, and returns its time.
 #[track_caller]
-fn settled_probe(server: &Server, client: &Client) -> Duration {
-    eventually("a timer for probes", || {
-        let probe = next_probe(server, client);
-        if probe.is_none() {
-            // perf: the table has every connection of the machine, so reading it all the time is
-            // slow.
-            thread::sleep(Duration::from_millis(20));
-        }
-        probe
-    })
+fn settled_probe(client: &Client) -> Duration {
+    eventually("a timer for probes", || next_probe(client))
+}
+
+fn next_probe(client: &Client) -> Option<Duration> {
+    let end = client.ends().of_server();
+    end.expect("the server's end of the connection").next_probe
 }
 
 /// The commands of one connection, and true if they shorten the time until the next probe.
@@ -97,7 +69,7 @@ fn the_first_session_of_a_connection_has_it_probed_soon_and_nothing_else_does() 
         server.call("FLUSHALL").okay();
         let mut client = server.client();
         client.call_all(commands);
-        let probe = settled_probe(&server, &client);
+        let probe = settled_probe(&client);
         let expected = if shortens {
             probe <= SOON
         } else {
@@ -119,16 +91,16 @@ fn a_session_over_ipv6_has_its_connection_probed_soon() {
     }
     let mut client = Client::connect_to(address);
     client.call("PING").text();
-    assert!(settled_probe(&server, &client) > LATE);
+    assert!(settled_probe(&client) > LATE);
     client.call("LOCK.ACQUIRE k t PX 600000 SESSION").grant();
-    assert!(settled_probe(&server, &client) <= SOON);
+    assert!(settled_probe(&client) <= SOON);
 }
 
 #[test]
 fn a_wait_that_is_queued_has_its_connection_probed_soon() {
     let server = support::server_with_holder();
     let waiter = server.waiter("LOCK.WAIT k t SESSION");
-    assert!(settled_probe(&server, &waiter) <= SOON);
+    assert!(settled_probe(&waiter) <= SOON);
 }
 
 #[test]
@@ -136,7 +108,7 @@ fn probes_that_the_server_sends_sooner_stay_as_they_are() {
     let server = Server::builder().config("tcp-keepalive 2").start();
     let mut client = server.client();
     client.call("LOCK.ACQUIRE k t PX 600000 SESSION").grant();
-    assert!(settled_probe(&server, &client) <= Duration::from_secs(2));
+    assert!(settled_probe(&client) <= Duration::from_secs(2));
 }
 
 #[test]
@@ -144,11 +116,9 @@ fn a_server_without_probes_sends_them_for_sessions() {
     let server = Server::builder().config("tcp-keepalive 0").start();
     let mut client = server.client();
     client.call("PING").text();
-    until("all data is acknowledged", || {
-        next_probe(&server, &client).is_none()
-    });
+    until("all data is acknowledged", || next_probe(&client).is_none());
     client.call("LOCK.ACQUIRE k t PX 600000 SESSION").grant();
-    assert!(settled_probe(&server, &client) <= SOON);
+    assert!(settled_probe(&client) <= SOON);
 }
 
 #[test]

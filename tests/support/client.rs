@@ -12,6 +12,7 @@ use redis_lock_rig::reply_end;
 use socket2::SockRef;
 
 use super::reply::{Expect, Reply};
+use super::sockets::Ends;
 
 /// The time that a test waits for a state before it fails. It is generous, because only a failure
 /// reaches it.
@@ -312,10 +313,14 @@ impl Client {
             .expect("an open connection");
     }
 
-    /// Returns the port of this end of the connection.
+    /// Returns the addresses of the connection.
     #[track_caller]
-    pub fn local_port(&self) -> u16 {
-        self.stream.local_addr().expect("an open connection").port()
+    pub fn ends(&self) -> Ends {
+        let stream = &self.stream;
+        Ends {
+            server: stream.peer_addr().expect("an open connection"),
+            client: stream.local_addr().expect("an open connection"),
+        }
     }
 
     /// Closes the connection with a RST, like a machine that restarts and doesn't know the

@@ -15,6 +15,7 @@ pub mod payload;
 mod replication;
 mod reply;
 mod server;
+mod sockets;
 pub mod tasks;
 
 use std::thread;

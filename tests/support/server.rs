@@ -1,7 +1,6 @@
 //! A server process of its own for a test.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -253,17 +252,9 @@ impl Server {
     /// holds no unread bytes.
     #[track_caller]
     pub fn until_read(&self, client: &Client) {
-        let ends = [self.port(), client.local_port()].map(|port| format!("0100007F:{port:04X}"));
+        let ends = client.ends();
         until("the server has read it", || {
-            let connections = fs::read_to_string("/proc/net/tcp").expect("the connections");
-            let mut lines = connections.lines().map(|line| line.split_whitespace());
-            lines.any(|mut words| {
-                let is_its_end = words.nth(1) == Some(&ends[0]) && words.next() == Some(&ends[1]);
-                is_its_end
-                    && words
-                        .nth(1)
-                        .is_some_and(|queues| queues.ends_with(":00000000"))
-            })
+            ends.of_server().is_some_and(|end| end.unread_len == 0)
         });
     }
 

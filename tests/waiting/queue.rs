@@ -798,19 +798,6 @@ fn a_session_that_is_granted_to_a_client_that_quits_ends_as_it_does() {
     assert_eq!(next.recv().grant().token, "c");
 }
 
-/// Returns true if the system lists the server's end of a connection as established. Returns false
-/// on a system without Linux's list.
-fn is_established(server_port: u16, client_port: u16) -> bool {
-    const ESTABLISHED: &str = "01";
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    let (ours, theirs) = (format!(":{server_port:04X}"), format!(":{client_port:04X}"));
-    table.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let ends = [fields.next(), fields.next()].map(Option::unwrap_or_default);
-        ends[0].ends_with(&ours) && ends[1].ends_with(&theirs) && fields.next() == Some(ESTABLISHED)
-    })
-}
-
 #[test]
 fn a_waiter_whose_connection_was_reset_before_it_could_read_its_grant_doesnt_keep_the_lock() {
     for round in 0..10 {
@@ -821,11 +808,11 @@ fn a_waiter_whose_connection_was_reset_before_it_could_read_its_grant_doesnt_kee
         // The release and the RST are both in the server's sockets before it reads either.
         server.freeze();
         releaser.send("LOCK.RELEASE k a");
-        let port = dying.local_port();
+        let ends = dying.ends();
         dying.reset();
         // On a busy machine the RST takes a moment to arrive. The server could still reply before.
         until("the RST has arrived", || {
-            !is_established(server.port(), port)
+            ends.of_server().is_none_or(|end| !end.is_established)
         });
         server.thaw();
         assert_eq!(releaser.recv().int(), 1, "round {round}");
