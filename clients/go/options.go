@@ -109,6 +109,10 @@ func newSettings(keys []string, options []Option) (*settings, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
+	if !s.renews && !s.session {
+		// A lease that is never renewed has no limit.
+		s.maxHold = Unlimited
+	}
 	for _, d := range []*time.Duration{&s.lease, &s.margin, &s.keep, &s.maxHold, &s.atLeast, &s.wait} {
 		*d = min(*d, century)
 	}

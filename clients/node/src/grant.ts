@@ -73,11 +73,11 @@ export class Hold {
    * Moves the deadline. The lease counts from the request: the server counts from then or later.
    */
   #prolong(leaseMs: number, sentAt: number) {
-    const { firstLeaseMs, margin, maxHoldMs, renew } = this.options;
+    const { firstLeaseMs, longestHoldMs, margin, renew } = this.options;
     // A late command of the acquire sets its own lease, which may be shorter.
     const shortestMs = this.granted.isUnclear ? Math.min(leaseMs, firstLeaseMs) : leaseMs;
     this.deadline = Math.max(this.deadline, sentAt + shortestMs - margin);
-    const isLast = this.deadline >= this.granted.sentAt + maxHoldMs - LEAST_MS;
+    const isLast = this.deadline >= this.granted.sentAt + longestHoldMs - LEAST_MS;
     this.#lookAt(isLast || !renew ? Infinity : sentAt + shortestMs / 3);
   }
 
@@ -99,9 +99,9 @@ export class Hold {
   };
 
   async #renew() {
-    const { maxHoldMs, margin, name } = this.options;
+    const { longestHoldMs, margin, name } = this.options;
     const { commands } = this.parts;
-    const leaseMs = Math.min(this.leaseMs, this.granted.sentAt + maxHoldMs + margin - now());
+    const leaseMs = Math.min(this.leaseMs, this.granted.sentAt + longestHoldMs + margin - now());
     const call = new Call(this.granted.token, undefined, true);
     try {
       await commands.retry(name, (end) => this.extend(leaseMs, call, end), call, this.deadline);

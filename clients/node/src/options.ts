@@ -177,6 +177,8 @@ export class Options {
   readonly names: readonly string[];
   /** First of the names, by which the server is found. */
   readonly name: string;
+  /** Longest time for which a grant is held. A lease that is never renewed has no limit. */
+  readonly longestHoldMs: number;
   /** Lease that an acquire asks for. */
   readonly firstLeaseMs: number;
   readonly margin: number;
@@ -191,7 +193,8 @@ export class Options {
     this.names = this.keys.map((key) => prefix + key);
     this.name = this.names[0]!;
     this.margin = this.marginMs ?? Math.min(this.leaseMs / 10, MARGIN_MS);
-    this.firstLeaseMs = Math.min(this.leaseMs, this.maxHoldMs + this.margin);
+    this.longestHoldMs = this.renew || this.session ? this.maxHoldMs : Infinity;
+    this.firstLeaseMs = Math.min(this.leaseMs, this.longestHoldMs + this.margin);
     this.longestTraceMs = Math.max(this.firstLeaseMs, this.keepMs);
     const { shared, limit, permits = 1, data } = this;
     this.#asked = [

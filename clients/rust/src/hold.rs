@@ -63,7 +63,7 @@ impl Hold {
         Arc::new(Hold {
             fence,
             core: Arc::clone(core),
-            longest: later(now, options.max_hold.unwrap_or(Duration::MAX)),
+            longest: later(now, options.longest_hold()),
             session: Mutex::new(session),
             phase: watch::Sender::new(Phase::Held),
             lease: Mutex::new(Lease {

@@ -165,6 +165,12 @@ impl Options {
         self
     }
 
+    /// Returns the longest hold. A lease that is never renewed has no limit.
+    pub(crate) fn longest_hold(&self) -> Duration {
+        let longest = self.max_hold.filter(|_| self.renews || self.is_session);
+        longest.unwrap_or(Duration::MAX)
+    }
+
     /// Returns an error that names the first wrong option.
     pub(crate) fn check(&self) -> Result<(), Error> {
         positive("lease", self.lease)?;

@@ -61,8 +61,8 @@ impl Recipe {
     }
 
     pub(crate) fn first_lease(&self) -> Duration {
-        let longest = self.options.max_hold.map(|hold| hold + self.margin());
-        longest.map_or(self.options.lease, |it| it.min(self.options.lease))
+        let longest = self.options.longest_hold().saturating_add(self.margin());
+        longest.min(self.options.lease)
     }
 
     /// Returns how long the server may have a place or a grant of a token that it doesn't hear of.

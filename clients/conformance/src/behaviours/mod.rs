@@ -68,6 +68,7 @@ const ANYWHERE: &[Behaviour] = rows![Anywhere, [];
     options::a_lock_that_was_waited_for_stays_for_its_least_time,
     options::a_session_stays_for_its_least_time,
     options::a_lost_lock_doesnt_stay_for_its_least_time,
+    options::a_lease_that_is_not_renewed_is_as_long_as_asked,
     options::a_block_releases_and_has_its_fence,
     observing::waits_and_grants_are_observed,
     observing::ends_of_waits_are_observed,

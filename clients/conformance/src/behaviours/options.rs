@@ -217,6 +217,20 @@ fn play_longest_hold(world: &mut World, lease_ms: u64) {
     world.assert_in_time(freed.into_iter().min(), longest + 2 * LATE);
 }
 
+/// The longest hold is how long a lease is renewed, a day by default.
+pub fn a_lease_that_is_not_renewed_is_as_long_as_asked(world: &mut World) {
+    let driver = world.driver();
+    let lease_ms = 2 * 86_400_000;
+    driver.lock(
+        "a",
+        json!({"keys": [KEY], "lease_ms": lease_ms, "renew": false}),
+    );
+    driver.try_acquire("a").fence();
+    let left_ms = world.servers.int(&format!("PTTL {KEY}"));
+    assert!(left_ms > lease_ms - 60_000, "{left_ms}");
+    assert!(driver.release("a"));
+}
+
 /// The server renews a session while its connection is open. So the library closes it after the loss.
 pub fn a_session_ends_after_its_longest_hold(world: &mut World) {
     let driver = world.driver();

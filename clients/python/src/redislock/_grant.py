@@ -38,7 +38,7 @@ class Hold:
         self.observer = commands.observer
         self._commands = commands
         self._guard = threading.Lock()
-        self._longest_deadline = time.monotonic() + (options.max_hold or math.inf)
+        self._longest_deadline = time.monotonic() + options.longest_hold
         # The server keeps a lock with at_least until then.
         self._stays_until = time.monotonic() + options.at_least
         # The grant of the program, which is told of a loss.

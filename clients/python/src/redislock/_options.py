@@ -112,9 +112,14 @@ class Options:
         return min(self.lease / 10, _MARGIN_SECONDS) if self.margin is None else self.margin
 
     @property
+    def longest_hold(self) -> float:
+        """The longest time for which the grant is held. A lease that is never renewed has no limit."""
+        is_limited = self.max_hold is not None and (self.renew or self.session)
+        return self.max_hold if is_limited else math.inf
+
+    @property
     def first_lease(self) -> float:
-        longest = math.inf if self.max_hold is None else self.max_hold
-        return min(self.lease, longest + self.margin_seconds)
+        return min(self.lease, self.longest_hold + self.margin_seconds)
 
     @property
     def longest_trace(self) -> float:
