@@ -4,8 +4,8 @@
 #                                 PATCH is one of these files; by default all
 #
 # 1. The name of a patch begins with the folder of its library. Its second line has the client and the
-#    row: `go: a_late_extension`. `tests: COMMAND` is one of the library's own tests instead, which runs
-#    in the folder of the library.
+#    row: `go: a_late_extension`. A row of a cluster has that word after the client: `go cluster: ROW`.
+#    `tests: COMMAND` is one of the library's own tests instead, which runs in the folder of the library.
 # 2. The copy and its builds are in the directory planted-clients of cargo's build directory. The output
 #    of the rows stays there.
 # 3. The conformance suite and the module are those of this tree.
@@ -39,10 +39,14 @@ tests() {
 
 # catcher NAME LINE: plays the row or the test of a patch.
 catcher() {
+  local client kind
   case $2 in
     'tests: '*) (cd "$copy/clients/${1%%_*}" && eval "${2#tests: }") ;;
-    *) "$suite/conformance" --folder "$copy/clients" --no-setup --client "${2%%: *}" --kind standalone \
-      --part rows --test-threads 4 "${2#*: }" ;;
+    *)
+      read -r client kind <<<"${2%%: *}"
+      "$suite/conformance" --folder "$copy/clients" --no-setup --client "$client" --kind "${kind:-standalone}" \
+        --part rows --test-threads 4 "${2#*: }"
+      ;;
   esac
 }
 

@@ -36,6 +36,9 @@ play() {
   printf '%s\t%d\n' "$status" $((SECONDS - began))
 }
 
+# tests_of PATCH: prints the tests that the second line of a patch names.
+tests_of() { sed -n '2s/^tests: //p' "$1"; }
+
 row() { printf '%-42s %5s s  %s\n' "$1" "$2" "$3"; }
 
 # play_all PATCHES [NAME...]: plays without a patch, and then these patches of the directory PATCHES, by

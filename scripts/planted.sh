@@ -3,12 +3,14 @@
 #                         tests there, and prints which of them catch it. A PATCH is one of these
 #                         files; by default all
 #
-# 1. Each patch gets a fresh copy, in the directory planted of cargo's build directory. The output
-#    of its tests stays there.
-# 2. The copies share a build directory of their own, because cargo takes the crates of a copy for
-#    those of the clone.
-# 3. The first copy has no patch. If its tests fail, the others would show nothing.
-# 4. Fails if a patch isn't caught, doesn't apply or doesn't compile.
+# 1. The second line of a patch may have the tests that catch it: `tests: rules::leaves` those whose
+#    names have these letters. If it has none, all are played.
+# 2. The copy is in the directory planted of cargo's build directory. The output of its tests stays
+#    there.
+# 3. The copy has a build directory of its own, because cargo takes the crates of a copy for those
+#    of the clone.
+# 4. The copy has no patch first. If its tests fail, the others would show nothing.
+# 5. Fails if a patch isn't caught, doesn't apply or doesn't compile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +25,20 @@ limit=600
 
 built() { cargo_test --quiet --no-run; }
 
-tests() { cargo_test --no-fail-fast; }
+# tests: plays the tests of the planted patches.
+tests() {
+  local name tests all=
+  for name in $planted; do
+    tests=$(tests_of "tests/planted/$name.patch")
+    if [ -z "$tests" ]; then
+      cargo_test --no-fail-fast
+      return
+    fi
+    all="$all $tests"
+  done
+  # shellcheck disable=SC2086 # a list of words
+  cargo_test --no-fail-fast -- $all
+}
 
 # cargo_test OPTION...: runs cargo test in the copy.
 cargo_test() (
