@@ -125,8 +125,9 @@ fuzz: run-deps ## send random commands to each of SERVERS for SECONDS; SEED=n re
 	  cargo run --quiet --profile tool --package redis-lock-fuzz -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(SERVERS),$(SERVERS),"$$REDIS_SERVER")
 
-check: build-deps deny ## run rustfmt, clippy, rustdoc, cycles of files and the licences of dependencies
+check: build-deps deny ## run rustfmt, clippy, rustdoc, cycles of files, planted patches and the licences of dependencies
 	cargo fmt --all --check
+	find tests/planted -name '*.patch' | xargs -n 1 git apply --check
 	@$(FOUND); set -x; cargo test --quiet --test cycles
 	@$(FOUND); set -x; cargo clippy --workspace --all-targets -- -D warnings
 	@$(FOUND); set -x; cargo clippy --test ha --test latency --test upgrade --test packages --test monitoring --test vanished --test spring_shop --test panics --features planted-panics -- -D warnings
