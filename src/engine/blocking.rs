@@ -170,7 +170,8 @@ fn decoy(state: &State, is_clustered: bool, name: &Name) -> *mut raw::RedisModul
         Some((of, key)) if *of == slot => key.inner,
         _ => {
             let mut key = state.decoys.get().to_vec();
-            key.extend(slot::suffix_for(&key, slot));
+            let suffix = slot::suffixes_for(&key)(slot);
+            key.extend(suffix);
             last.insert((slot, api::string(&key))).1.inner
         }
     }

@@ -281,7 +281,7 @@ fn own_key() -> Option<(RedisString, u64)> {
         return None;
     }
     let name = if api::is_clustered() {
-        name_in(slots::first_served()?)
+        names_in_slots()(slots::first_served()?)
     } else {
         api::string(NAME)
     };
@@ -292,14 +292,14 @@ fn own_key() -> Option<(RedisString, u64)> {
 /// other slots then.
 fn names() -> Box<dyn Iterator<Item = RedisString>> {
     if api::is_clustered() {
-        Box::new((0..SLOTS).map(name_in))
+        Box::new((0..SLOTS).map(names_in_slots()))
     } else {
         Box::new(std::iter::once(api::string(NAME)))
     }
 }
 
-fn name_in(slot: u16) -> RedisString {
-    let mut name = NAME.to_vec();
-    name.extend(slot::suffix_for(NAME, slot));
-    api::string(&name)
+/// Returns a function of a slot, which returns the key's name there.
+fn names_in_slots() -> impl Fn(u16) -> RedisString {
+    let suffix = slot::suffixes_for(NAME);
+    move |slot| api::string(&[NAME, &suffix(slot)].concat())
 }

@@ -216,7 +216,7 @@ fn a_clients_own_value_stays_on_a_replica_in_a_cluster() {
         .call(["LOCK.ACQUIRE", KEY, "a"].as_slice())
         .grant();
     // The first node saves the last fence in its first slot.
-    let name = [NAME, &slot::suffix_for(NAME, 0)].concat();
+    let name = [NAME, &slot::suffixes_for(NAME)(0)].concat();
     let push = [b"RPUSH".as_slice(), &name, b"a"];
     assert_eq!(cluster.node(0).call(&push).int(), 1);
     resync(&mut cluster, 3);
