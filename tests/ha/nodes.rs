@@ -198,19 +198,24 @@ pub struct Move<'a> {
 impl<'a> Move<'a> {
     /// Ends the move and begins to move the slot back key by key. Returns the move back.
     ///
-    /// The old node gets both commands in one pass of its event loop, so it redirects no waiter in
-    /// between.
+    /// The old node is stopped meanwhile. It reads the new node's announcement and both of its own
+    /// commands in one pass of its event loop, so it redirects no waiter in between.
     #[track_caller]
     pub fn turn_back(self) -> Move<'a> {
-        let id = |server: &Server| server.call("CLUSTER MYID").text();
-        let (slot, source_id, target_id) = (self.slot, id(self.source), id(self.target));
+        let slot = self.slot;
+        let mut source = self.source.client();
+        let source_id = source.call("CLUSTER MYID").text();
+        let target_id = self.target.call("CLUSTER MYID").text();
         let is_the_targets = format!("CLUSTER SETSLOT {slot} NODE {target_id}");
-        self.target.call(&is_the_targets).okay();
-        self.target
-            .call(format!("CLUSTER SETSLOT {slot} MIGRATING {source_id}"))
-            .okay();
         let comes_back = format!("CLUSTER SETSLOT {slot} IMPORTING {target_id}");
-        self.source.call_all(&[&is_the_targets, &comes_back]);
+        let goes_back = format!("CLUSTER SETSLOT {slot} MIGRATING {source_id}");
+        self.source.freeze();
+        self.target.call_all(&[&is_the_targets, &goes_back]);
+        source.send_batch(&[&is_the_targets, &comes_back]);
+        self.source.thaw();
+        for _ in 0..2 {
+            source.recv().okay();
+        }
         self.back()
     }
 
