@@ -25,7 +25,8 @@ fn who_lack_one_each(stage: &Stage, tokens: usize) -> Result<(Server, Connection
     let more = |index| format!("LOCK.MQUEUE 2 j{index} k t{index} {shared} PERMITS 2 KEEP 600000");
     client.pipeline((0..tokens).map(more), |_| Ok(()))?;
     client.granted(&format!("LOCK.ACQUIRE k h {shared} PERMITS {tokens}"))?;
-    until_left(&mut client, tokens)?;
+    // A place counts once for each of its keys.
+    until_left(&mut client, 2 * tokens)?;
     client.pipeline((0..tokens).map(queue), |reply| {
         ensure!(!matches!(reply, Value::Int(_)), "not granted: {reply:?}");
         Ok(())
