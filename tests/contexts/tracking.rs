@@ -2,7 +2,7 @@
 //! stale. No client needs to touch the key for that.
 
 use redis::{PushKind, Value};
-use support::{eventually, until, Client, Expect, Server, LONG};
+use support::{eventually, until, Client, Expect, Reply, Server, LONG};
 
 /// The commands by which a client requests notifications.
 const MODES: [&str; 2] = ["CLIENT TRACKING ON", "CLIENT TRACKING ON BCAST"];
@@ -52,14 +52,19 @@ fn await_told(client: &mut Client, key: &str) {
 
 /// Sends a command and returns its reply, past notifications that come before it.
 #[track_caller]
-fn answer(client: &mut Client, command: &str) -> i64 {
+fn reply(client: &mut Client, command: &str) -> Reply {
     client.send(command);
-    let reply = eventually(command, || {
+    eventually(command, || {
         let next = client.recv();
         let is_push = matches!(next, Ok(Value::Push { .. }));
         (!is_push).then_some(next)
-    });
-    reply.int()
+    })
+}
+
+/// Like `reply`, of a command that replies with a number.
+#[track_caller]
+fn answer(client: &mut Client, command: &str) -> i64 {
+    reply(client, command).int()
 }
 
 /// Asserts that the client is notified until `a` doesn't hold `key` any more.
@@ -223,7 +228,7 @@ fn a_holder_that_checks_in_the_last_millisecond_is_told_again() {
     client.call("CLIENT TRACKING ON").okay();
     for number in 0..100 {
         let key = format!("k{number}");
-        client.call_all(&[format!("LOCK.ACQUIRE {key} a PX 20")]);
+        reply(&mut client, &format!("LOCK.ACQUIRE {key} a PX 20")).grant();
         if answer(&mut client, &format!("LOCK.CHECK {key} a")) == 0 {
             continue; // The machine is busy, and the lease was over before.
         }
