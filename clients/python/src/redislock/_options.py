@@ -114,8 +114,8 @@ class Options:
     @property
     def longest_hold(self) -> float:
         """The longest time for which the grant is held. A lease that is never renewed has no limit."""
-        is_limited = self.max_hold is not None and (self.renew or self.session)
-        return self.max_hold if is_limited else math.inf
+        is_renewed = self.renew or self.session
+        return math.inf if self.max_hold is None or not is_renewed else self.max_hold
 
     @property
     def first_lease(self) -> float:
