@@ -4,7 +4,6 @@ use foldhash::HashSet;
 use redis_lock_core::hints::unlikely;
 use redis_lock_core::state::hand_over;
 use redis_lock_core::table::LockTable;
-use redis_lock_core::values::name::Relocation;
 
 use crate::server::slots::ForeignSlots;
 use crate::server::{api, clock, config, timer};
@@ -42,10 +41,7 @@ fn absorb_all(table: &mut LockTable, state: &State) {
             }
             Event::Relocated(relocation) => {
                 hand_over::relocate(&mut undelivered, &relocation);
-                match relocation {
-                    Relocation::Moved(from, _) => table.forget_moved(&from),
-                    Relocation::Swapped(one, other) => table.swap_databases(one, other),
-                }
+                table.follow(&relocation);
             }
             Event::Demoted => touched.extend(table.demote(clock::steady_ms())),
             Event::Flushed(ALL_DATABASES) => {

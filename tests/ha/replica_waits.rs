@@ -508,16 +508,23 @@ fn a_lost_connection_takes_back_a_lock_that_moves_at_the_same_time() {
     let primary = &group.primary;
     group.freeze();
     for way in ["RENAME k j", "MOVE k 1", "SWAPDB 0 1"] {
-        primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-        let waiter = primary.waiter(format!("LOCK.WAIT k b {LONG} REPLICAS 1 WITHIN 600000"));
-        primary.call("LOCK.RELEASE k a").int();
-        group.until_held_replies(1);
-        primary.call_all(&[&format!("CLIENT KILL ID {}", waiter.id()), way]);
-        group.until_held_replies(0);
-        until(&format!("{way} leaves no key"), || {
-            let keys = |db| primary.client().into_db(db).call("DBSIZE").int();
-            keys(0) + keys(1) == 0
-        });
+        for is_moved_first in [false, true] {
+            primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+            let waiter = primary.waiter(format!("LOCK.WAIT k b {LONG} REPLICAS 1 WITHIN 600000"));
+            primary.call("LOCK.RELEASE k a").int();
+            group.until_held_replies(1);
+            let kill = format!("CLIENT KILL ID {}", waiter.id());
+            let mut batch = [kill.as_str(), way];
+            if is_moved_first {
+                batch.reverse();
+            }
+            primary.call_all(&batch);
+            group.until_held_replies(0);
+            until(&format!("{batch:?} leaves no key"), || {
+                let keys = |db| primary.client().into_db(db).call("DBSIZE").int();
+                keys(0) + keys(1) == 0
+            });
+        }
     }
     group.thaw();
 }

@@ -15,7 +15,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use crate::budget::{MOST_A_FIRING, MOST_LOOKS};
@@ -26,7 +26,7 @@ use crate::state::waiter::WaiterId;
 use crate::values::holder::Holder;
 use crate::values::holders::Difference;
 use crate::values::lock::Lock;
-use crate::values::name::{Name, Names};
+use crate::values::name::{Name, Names, Relocation};
 use crate::values::request::Replicas;
 use crate::values::session_id::SessionId;
 use crate::values::time::has_passed;
@@ -445,7 +445,8 @@ impl ReplicaWaits {
         }
     }
 
-    fn change(&mut self, id: GrantId, terms: Terms) {
+    /// Records the terms that a grant has now.
+    pub fn change(&mut self, id: GrantId, terms: Terms) {
         self.look_at(1);
         if let Some(grant) = self.grants.get_mut(id) {
             let old = std::mem::replace(&mut grant.terms, terms);
@@ -515,6 +516,20 @@ impl ReplicaWaits {
         if one != other {
             let swapped = self.grants_in(|db| db == one || db == other);
             swapped.into_iter().for_each(|id| self.end_grant(id));
+        }
+    }
+
+    /// Has the hand-overs that are held back follow locks that the server moved. The waits of moved
+    /// locks are lost by now, so the others need not be looked at.
+    pub fn relocate(&mut self, relocation: &Relocation) {
+        let ids = self.lost.iter().flat_map(smallvec::IntoIter::as_slice);
+        let lost: HashSet<WaiterId> = ids.copied().collect();
+        self.look_at(lost.len());
+        for id in lost {
+            let reply = self.waits.get_mut(&id).map(|wait| &mut wait.reply);
+            if let Some(HeldReply::HandOver(hand_over)) = reply {
+                hand_over.relocate(relocation);
+            }
         }
     }
 

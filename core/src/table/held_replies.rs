@@ -33,9 +33,12 @@ impl LockTable {
     ) -> Decision {
         for id in self.replica_waits.take_doubtful(MOST_STEPS as usize) {
             let grant = self.replica_waits.grant(id);
-            let is_held = |(name, token, fence)| holds(&environment.store.read(name), token, fence);
-            if !grant.is_some_and(is_held) {
-                self.replica_waits.end_grant(id);
+            let terms = grant.and_then(|(name, token, fence)| {
+                terms_under(&environment.store.read(name), token, fence)
+            });
+            match terms {
+                Some(terms) => self.replica_waits.change(id, terms),
+                None => self.replica_waits.end_grant(id),
             }
         }
         let now = (environment.wall_us / 1000, environment.store.steady_ms());
@@ -104,13 +107,13 @@ impl LockTable {
     }
 }
 
-/// Returns true if a token holds the lock of a key under this fence.
-fn holds(state: &KeyState, token: &Token, fence: u64) -> bool {
+/// Returns the terms of a token's grant of a key under this fence, if it holds the key.
+fn terms_under(state: &KeyState, token: &Token, fence: u64) -> Option<Terms> {
     let KeyState::Lock(stored) = state else {
-        return false;
+        return None;
     };
     let own = stored.lock.holder(token);
-    own.is_some_and(|own| own.fence == fence)
+    own.filter(|own| own.fence == fence).map(Terms::of)
 }
 
 impl WaitQueues {

@@ -15,7 +15,7 @@ use crate::state::waiter::{Waiter, WaiterId, WaiterKind};
 use crate::store::Environment;
 use crate::transaction::{Transaction, Workspace};
 use crate::values::lock::{Lock, Stored};
-use crate::values::name::Name;
+use crate::values::name::{Name, Relocation};
 use crate::values::refusal::Refusal;
 use crate::values::session_id::SessionId;
 
@@ -206,14 +206,16 @@ impl LockTable {
         }
     }
 
-    /// Records that the server moved the lock of this name to another name. Its holders have not
-    /// gone.
-    pub fn forget_moved(&mut self, name: &Name) {
-        self.wait_queues.queues.forget_lock(name);
+    /// Records that the server moved locks to other names. Their holders have not gone.
+    pub fn follow(&mut self, relocation: &Relocation) {
+        match relocation {
+            Relocation::Moved(from, _) => self.wait_queues.queues.forget_lock(from),
+            Relocation::Swapped(one, other) => self.swap_databases(*one, *other),
+        }
+        self.replica_waits.relocate(relocation);
     }
 
-    /// Records that the server swapped two databases.
-    pub fn swap_databases(&mut self, one: i32, other: i32) {
+    fn swap_databases(&mut self, one: i32, other: i32) {
         self.sessions.swap_databases(one, other);
         self.replica_waits.lose_swapped(one, other);
         self.wait_queues.schedule.swap_databases(one, other);

@@ -3,6 +3,7 @@
 use crate::world::World;
 use redis_lock_core::budget::{CLEARED_AT_ONCE, MOST_LOOKS, MOST_STEPS, MOST_WORK, WORK_OF_A_STEP};
 use redis_lock_core::state::replica_waits::Progress;
+use redis_lock_core::values::name::Relocation;
 use redis_lock_core::values::refusal::Refusal;
 
 /// Asserts that a number four times as large costs at most about four times as much.
@@ -504,7 +505,7 @@ fn what_ends_at_once_is_worked_off_in_parts() {
     };
     assert_linear("a database that is flushed", |count| {
         let mut world = tied(count);
-        world.table.swap_databases(0, 1);
+        world.table.follow(&Relocation::Swapped(0, 1));
         world.table.end_sessions_in(1);
         assert_eq!(world.table.sessions().len(), 0);
         firings(&mut world)

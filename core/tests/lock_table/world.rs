@@ -550,8 +550,8 @@ impl World {
         self.lose_grants_at(from, &state);
         let sessions = sessions_of(&state);
         self.table.relocate(&sessions, &name(to));
-        self.table.forget_moved(&name(from));
         let moved = Relocation::Moved(name(from), name(to));
+        self.table.follow(&moved);
         hand_over::relocate(&mut self.handed_over, &moved);
         self.replaced.retain(|(key, _), _| key != to);
         let replaced = mem::take(&mut self.replaced).into_iter();

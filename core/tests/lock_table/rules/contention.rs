@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use redis_lock_core::budget::MOST_NAMES_CHECKED;
 use redis_lock_core::state::contention::{MOST_KEY_BYTES, MOST_NAMES};
-use redis_lock_core::values::name::Name;
+use redis_lock_core::values::name::{Name, Relocation};
 
 use super::scene::{assert_hot, play, scenes};
 use crate::world::{self, World};
@@ -530,7 +530,7 @@ fn swapped_databases_end_no_hold() {
             +20",
         );
         let moved = world.store.keys.remove(&world::name("k"));
-        world.table.swap_databases(one, two);
+        world.table.follow(&Relocation::Swapped(one, two));
         let other = Name::new(1, b"k");
         world
             .store

@@ -1,6 +1,7 @@
 //! The counters of INFO: what each command and each end adds to them.
 
 use redis_lock_core::table::Counters;
+use redis_lock_core::values::name::Relocation;
 
 use super::scene::play;
 use crate::world::{self, World};
@@ -271,10 +272,10 @@ fn swapped_databases_exchange_times_and_lose_replies_that_are_held_back() {
         world.store.replicas = 1;
         assert_eq!(world.say("ACQUIRE z c REPLICAS 1"), "held back");
         assert!(world.table.replica_waits().has_unsent());
-        world.table.swap_databases(1, 2);
+        world.table.follow(&Relocation::Swapped(1, 2));
         assert!(world.table.is_scheduled(&world::name("x")));
         assert!(!world.table.replica_waits().has_more());
-        world.table.swap_databases(one, other);
+        world.table.follow(&Relocation::Swapped(one, other));
         assert!(!world.table.is_scheduled(&world::name("x")));
         assert!(world.table.replica_waits().has_more(), "the lost reply");
     }
@@ -285,7 +286,7 @@ fn a_swap_with_the_same_database_loses_nothing() {
     let mut world = World::new();
     world.store.replicas = 1;
     assert_eq!(world.say("ACQUIRE z c REPLICAS 1 WITHIN 70"), "held back");
-    world.table.swap_databases(0, 0);
+    world.table.follow(&Relocation::Swapped(0, 0));
     assert!(!world.table.replica_waits().has_more());
     let until_ms = world.table.replica_waits().next_timeout_ms();
     assert_eq!(until_ms, Some(world.now_ms + 70));

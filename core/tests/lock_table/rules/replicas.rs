@@ -534,6 +534,24 @@ fn a_lock_that_was_loaded_again_with_another_grant_is_lost() {
     assert_eq!(world.heard(), ["ACQUIRE k a REPLICAS 1: NOREPLICAS"]);
 }
 
+/// An older copy of the lock has the same fence, because its token has extended it since.
+#[test]
+fn a_lock_that_was_loaded_again_with_a_lease_that_ends_is_lost() {
+    let mut world = play(
+        "REPLICAS 1
+        ACQUIRE k a PX 5 -> granted",
+    );
+    let older = world.dump("k").expect("a lock");
+    assert_eq!(world.say("EXTEND k a PX 900 REPLICAS 1"), "held back");
+    world.flush();
+    world.restore_unseen("k", &older);
+    world.acknowledge(0);
+    assert!(world.heard().is_empty(), "it is in force");
+    world.now_ms += 6;
+    world.acknowledge(1);
+    assert_eq!(world.heard(), ["EXTEND k a PX 900 REPLICAS 1: NOREPLICAS"]);
+}
+
 // The server redirects the client. Until then nobody knows what becomes of the lock.
 #[test]
 fn a_wait_whose_lock_left_with_its_slot_gets_no_reply_but_the_end_of_within() {

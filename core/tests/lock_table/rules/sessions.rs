@@ -4,7 +4,7 @@
 //! - The latest command with SESSION ties the grant to its own connection. NOSESSION unties it.
 //! - The session follows the lock through RENAME and SWAPDB, and ends with the grant.
 
-use redis_lock_core::values::name::Name;
+use redis_lock_core::values::name::{Name, Relocation};
 
 use super::scene::{play, scenes};
 use crate::world::{self, World};
@@ -316,11 +316,11 @@ fn sessions_go_with_their_database() {
             .map(|(_, name)| name)
             .collect()
     };
-    world.table.swap_databases(0, 5);
+    world.table.follow(&Relocation::Swapped(0, 5));
     assert_eq!(names(&world), [Name::new(5, b"k")]);
-    world.table.swap_databases(3, 5);
+    world.table.follow(&Relocation::Swapped(3, 5));
     assert_eq!(names(&world), [Name::new(3, b"k")]);
-    world.table.swap_databases(3, 3);
+    world.table.follow(&Relocation::Swapped(3, 3));
     world.table.end_sessions_in(5);
     assert_eq!(names(&world), [Name::new(3, b"k")]);
     world.table.end_sessions_in(3);

@@ -63,6 +63,25 @@ fn a_take_back_follows_a_lock_that_was_renamed() {
     assert_eq!(places, [1, 1], "the place stays at the old names");
 }
 
+/// The client is lost between the change of a name and the end of its wait for replicas.
+#[test]
+fn a_take_back_before_its_reply_follows_a_lock_that_was_renamed() {
+    let wait = "MWAIT 2 k l a REPLICAS 1";
+    let mut world = play(
+        "REPLICAS 1
+         ACQUIRE k a -> granted
+         ACQUIRE l b -> granted
+         MWAIT 2 k l a REPLICAS 1 -> waits
+         RELEASE l b -> 1",
+    );
+    for (from, to) in [("k", "z"), ("z", "y"), ("l", "i")] {
+        world.rename_unseen(from, to);
+    }
+    world.hang_up_unseen(wait);
+    assert_eq!(world.holders("y"), ["a#1"], "what the token had before");
+    assert!(world.holders("i").is_empty());
+}
+
 #[test]
 fn a_take_back_leaves_a_lock_that_another_one_has_replaced() {
     let mut world = play(
