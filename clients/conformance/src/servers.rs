@@ -264,11 +264,11 @@ impl Servers {
     }
 
     /// Sends a command with words that may have spaces, which must succeed.
-    pub fn call_words(&self, command: &[&str]) {
+    pub fn call_words(&self, command: &[&str]) -> Value {
         let mut words = redis::cmd(command[0]);
         words.arg(&command[1..]);
-        let reply = connection(self.owner()).and_then(|mut it| words.query::<Value>(&mut it));
-        reply.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let reply = connection(self.owner()).and_then(|mut it| words.query(&mut it));
+        reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
     /// Sends a command like `call` to each server.

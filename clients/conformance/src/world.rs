@@ -17,6 +17,15 @@ use crate::driver::{shows_token, Answer, Driver, Sightings};
 use crate::servers::{until, within, Info, Kind, Servers, Setting, GROUP, SOON};
 use crate::table::Ability;
 
+/// Releases a lock if no waiter is absent.
+const RELEASE_TO_THE_PRESENT: &str = r#"
+    local info = cjson.encode(redis.call('LOCK.INFO', KEYS[1], 'WAITERS', 100))
+    if info:find('"kind","absent"', 1, true) then
+        return 0
+    end
+    return redis.call('LOCK.RELEASE', KEYS[1], 'other')
+"#;
+
 /// Servers, and the drivers of a client.
 pub struct World {
     pub servers: Servers,
@@ -145,6 +154,16 @@ impl World {
     #[track_caller]
     pub fn other_releases(&self, key: &str) {
         assert_eq!(self.servers.int(&format!("LOCK.RELEASE {key} other")), 1);
+    }
+
+    /// Releases the lock of the other holder while no waiter is absent. Between two connections, or
+    /// between two steps of a long wait, a waiter is absent for a moment, and the queue skips it.
+    #[track_caller]
+    pub fn other_hands_over(&self, key: &str) {
+        let call = ["EVAL", RELEASE_TO_THE_PRESENT, "1", key];
+        until("no waiter is absent", || {
+            self.servers.call_words(&call) == Value::Int(1)
+        });
     }
 
     /// Returns true if the other holder has the lock.

@@ -36,7 +36,7 @@ pub fn killed_connections_dont_lose_a_wait(world: &mut World) {
     let queue = world.servers.info(KEY).expect("it is held").queue;
     let tokens: Vec<String> = queue.iter().map(|one| text(&one["token"])).collect();
     assert_eq!(tokens, [token, "behind".to_owned()]);
-    world.other_releases(KEY);
+    world.other_hands_over(KEY);
     driver.answer(&asked).fence();
     assert!(driver.release("a"));
     assert_eq!(driver.losses("a"), 0);

@@ -46,7 +46,7 @@ pub fn the_recommended_rights_are_enough(world: &mut World) {
     assert_eq!(driver.answer(&waits[2]).error(), Some("cancelled"));
     assert!(driver.answer(&cancelled).ok());
     world.until_waiting(KEY, 2);
-    world.other_releases(KEY);
+    world.other_hands_over(KEY);
     for (name, asked) in ["a", "b"].iter().zip(&waits) {
         let released = Instant::now();
         let answer = driver.answer(asked);

@@ -131,7 +131,7 @@ pub fn three_wait_and_are_served_in_order(world: &mut World) {
         waits.push(driver.begin_acquire(name, None));
         world.until_waiting(KEY, number + 1);
     }
-    world.other_releases(KEY);
+    world.other_hands_over(KEY);
     let mut last = 0;
     for (name, asked) in names.iter().zip(&waits) {
         let fence = driver.answer(asked).fence();
@@ -277,9 +277,7 @@ pub fn a_long_wait_for_a_session_keeps_its_place(world: &mut World) {
         (began.elapsed() > Duration::from_secs(17)).then_some(())
     };
     assert!(within(Duration::from_secs(20), stays).is_some());
-    // Between two connections the waiter is absent, and the queue skips it.
-    world.until_waiting(KEY, 2);
-    world.other_releases(KEY);
+    world.other_hands_over(KEY);
     driver.answer(&asked).fence();
     assert_eq!(world.left_of(KEY, "behind"), 0);
     assert!(driver.release("a"));
@@ -306,9 +304,7 @@ fn play_long_wait(world: &World, keep_ms: u64) {
     until("the wait is longer than its KEEP", || {
         began.elapsed() > Duration::from_millis(5000)
     });
-    // Between two connections the waiter is absent, and the queue skips it.
-    world.until_waiting(KEY, 2);
-    world.other_releases(KEY);
+    world.other_hands_over(KEY);
     driver.answer(&asked).fence();
     assert_eq!(world.left_of(KEY, "behind"), 0);
     assert!(driver.release("a"));
