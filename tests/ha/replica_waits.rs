@@ -501,32 +501,72 @@ fn a_lost_connection_takes_back_a_hand_over_only() {
     group.thaw();
 }
 
+/// The ways in which a lock moves at once, each with its database and its key then.
+const MOVES: [(&str, u32, &str); 3] = [
+    ("RENAME k j", 0, "j"),
+    ("MOVE k 1", 1, "k"),
+    ("SWAPDB 0 1", 1, "k"),
+];
+
 /// The waiter got nothing of its hand-over, so the lock is taken back at its new name.
 #[test]
 fn a_lost_connection_takes_back_a_lock_that_moves_at_the_same_time() {
     let group = Group::of(1);
     let primary = &group.primary;
     group.freeze();
-    for way in ["RENAME k j", "MOVE k 1", "SWAPDB 0 1"] {
+    for (way, ..) in MOVES {
         for is_moved_first in [false, true] {
-            primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
-            let waiter = primary.waiter(format!("LOCK.WAIT k b {LONG} REPLICAS 1 WITHIN 600000"));
-            primary.call("LOCK.RELEASE k a").int();
-            group.until_held_replies(1);
-            let kill = format!("CLIENT KILL ID {}", waiter.id());
-            let mut batch = [kill.as_str(), way];
-            if is_moved_first {
-                batch.reverse();
-            }
-            primary.call_all(&batch);
-            group.until_held_replies(0);
-            until(&format!("{batch:?} leaves no key"), || {
+            let waiter = handed_over(&group);
+            lose_and_move(&group, waiter, way, is_moved_first);
+            until(&format!("{way} leaves no key"), || {
                 let keys = |db| primary.client().into_db(db).call("DBSIZE").int();
                 keys(0) + keys(1) == 0
             });
         }
     }
     group.thaw();
+}
+
+/// The token knows of its grant by another connection.
+#[test]
+fn a_lost_connection_takes_back_no_moved_lock_that_another_one_was_told_of() {
+    let group = Group::of(1);
+    let primary = &group.primary;
+    group.freeze();
+    for (way, db, key) in MOVES {
+        for is_moved_first in [false, true] {
+            let waiter = handed_over(&group);
+            let told = primary.call(format!("LOCK.EXTEND k b {LONG}"));
+            assert_eq!(told.int(), 1);
+            lose_and_move(&group, waiter, way, is_moved_first);
+            primary.settle();
+            let mut there = primary.client().into_db(db);
+            let released = there.call(format!("LOCK.RELEASE {key} b"));
+            assert_eq!(released.int(), 1, "{way}, moved first: {is_moved_first}");
+        }
+    }
+    group.thaw();
+}
+
+/// Hands the lock k over to b, whose reply is held back. Returns its client.
+fn handed_over(group: &Group) -> Client {
+    let primary = &group.primary;
+    primary.call(format!("LOCK.ACQUIRE k a {LONG}")).grant();
+    let waiter = primary.waiter(format!("LOCK.WAIT k b {LONG} REPLICAS 1 WITHIN 600000"));
+    primary.call("LOCK.RELEASE k a").int();
+    group.until_held_replies(1);
+    waiter
+}
+
+/// Kills a client whose reply is held back, and moves its lock in the same pass of the event loop.
+fn lose_and_move(group: &Group, waiter: Client, way: &str, is_moved_first: bool) {
+    let kill = format!("CLIENT KILL ID {}", waiter.id());
+    let mut batch = [kill.as_str(), way];
+    if is_moved_first {
+        batch.reverse();
+    }
+    group.primary.call_all(&batch);
+    group.until_held_replies(0);
 }
 
 /// The server waits for more replicas before it sends its data.

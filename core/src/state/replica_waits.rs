@@ -241,6 +241,8 @@ pub struct ReplicaWaits {
     begun: Vec<GrantId>,
     /// The waits of grants that have ended, not replied to yet, with some that have ended before.
     lost: VecDeque<smallvec::IntoIter<[WaiterId; 1]>>,
+    /// The numbers of the last confirmations of those grants, unless they had none.
+    confirmed: HashMap<GrantId, u64>,
     /// Databases that were emptied, perhaps to be loaded again at once.
     emptied: Vec<Option<i32>>,
     /// Grants in such databases that are still to be looked at.
@@ -355,6 +357,8 @@ impl ReplicaWaits {
         self.look_at(wait.grants.len());
         for id in wait.grants {
             let Some(grant) = self.grants.get_mut(id) else {
+                let confirmation = self.confirmed.get(&id);
+                removed.is_confirmed |= confirmation > Some(&wait.confirmation);
                 continue;
             };
             removed.fence = removed.fence.max(grant.terms.fence);
@@ -367,7 +371,7 @@ impl ReplicaWaits {
             }
         }
         if self.waits.is_empty() {
-            (self.lost, self.doubtful) = Default::default();
+            (self.lost, self.confirmed, self.doubtful) = Default::default();
         }
         Some(removed)
     }
@@ -473,6 +477,9 @@ impl ReplicaWaits {
     pub fn end_grant(&mut self, id: GrantId) {
         if let Some(grant) = self.forget(id) {
             self.lost.push_back(grant.waits.into_iter());
+            if grant.confirmation > 0 {
+                self.confirmed.insert(id, grant.confirmation);
+            }
         }
     }
 
@@ -662,6 +669,7 @@ impl ReplicaWaits {
             }
             self.lost.pop_front();
         }
+        self.confirmed.clear();
         None
     }
 

@@ -82,6 +82,22 @@ fn a_take_back_before_its_reply_follows_a_lock_that_was_renamed() {
     assert!(world.holders("i").is_empty());
 }
 
+/// Both locks of the hand-over stay, the one that moves and the other one.
+#[test]
+fn a_grant_before_its_reply_that_another_command_was_told_of_is_not_taken_back() {
+    let mut world = play(
+        "REPLICAS 1
+         ACQUIRE k a -> granted
+         MWAIT 2 k l b REPLICAS 1 -> waits
+         RELEASE k a -> 1
+         EXTEND k b -> 1",
+    );
+    world.rename_unseen("k", "j");
+    world.hang_up_unseen("MWAIT 2 k l b REPLICAS 1");
+    let held = ["j", "l"].map(|key| world.holders(key));
+    assert_eq!(held, [["b#1"], ["b#1"]]);
+}
+
 #[test]
 fn a_take_back_leaves_a_lock_that_another_one_has_replaced() {
     let mut world = play(
