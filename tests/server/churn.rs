@@ -1,7 +1,9 @@
 //! Thousands of connections, keys, sessions, places and marks that come and go. The counts of the
-//! module come back to zero, and the server's memory to what it was.
+//! module come back to zero, the server's memory to what it was, and the server rests.
 
+use std::fs;
 use std::thread;
+use std::time::Duration;
 
 use support::{until, Client, Expect, Server};
 
@@ -20,6 +22,13 @@ const MANY: usize = 4_000;
 /// The number of bytes by which used memory may grow when as many have come and gone again. A list of
 /// them has doubled then, to more than that.
 const LITTLE: i64 = 40_000;
+
+/// A span of time, and what a server which rests does in it at most: the times that it is run, and
+/// its CPU time in ns. It looks after its own state ten times a second. A timer that fires each ms has
+/// it run 300 times, and one that fires at once uses all of a core.
+const SPAN: Duration = Duration::from_millis(300);
+const RUNS_AT_REST: u64 = 60;
+const CPU_NS_AT_REST: u64 = 20_000_000;
 
 /// Commands of a client, in a pipeline. `#` stands for the client's number.
 ///
@@ -167,4 +176,40 @@ fn what_is_noted_of_a_connection_goes_with_it() {
     let before = used_after_many();
     let grown = used_after_many() - before;
     assert!(grown < LITTLE, "{grown} bytes");
+}
+
+/// With all that a lock can have, and after everything has come and gone.
+#[test]
+fn a_server_that_nobody_asks_rests() {
+    let server = Server::start();
+    let number = server.info("server", "process_id");
+    let used = || {
+        let text = fs::read_to_string(format!("/proc/{number}/task/{number}/schedstat"));
+        let text = text.expect("the numbers of the server's thread");
+        let mut numbers = text.split_whitespace().map(|it| it.parse::<u64>());
+        let mut next = || numbers.next().expect("three numbers").expect("a number");
+        let (cpu_ns, _waited_ns, runs) = (next(), next(), next());
+        (cpu_ns, runs)
+    };
+    let until_rest = |what: &str| {
+        until(&format!("the server rests {what}"), || {
+            let before = used();
+            thread::sleep(SPAN);
+            let (cpu_ns, runs) = used();
+            cpu_ns - before.0 < CPU_NS_AT_REST && runs - before.1 < RUNS_AT_REST
+        });
+    };
+    until_rest("from the start");
+    let clients: Vec<Client> = (0..LIVES.len())
+        .map(|number| live(&server, number))
+        .collect();
+    server.call("LOCK.QUEUE s q PX 600000 KEEP 600000").int();
+    server.call("LOCK.RELEASE s l LEAVE 600000").int();
+    until_rest("while its clients hold and wait");
+    for client in clients {
+        client.reset();
+    }
+    until_rest("after its clients have gone");
+    server.call_all(&["SWAPDB 0 4", "FLUSHDB", "FLUSHALL"]);
+    until_rest("after its databases were emptied");
 }
