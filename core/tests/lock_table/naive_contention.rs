@@ -141,15 +141,19 @@ impl NaiveContention {
         after: &Seen,
         resumed: Option<&Token>,
     ) {
-        if before.waits_for(name).next().is_none() {
+        // A waiter that comes back has waited all the time.
+        let is_resumed = |wait: &Wait| resumed == Some(&wait.0);
+        let has_resumed = after.waits_for(name).any(is_resumed);
+        if before.waits_for(name).next().is_none() && !has_resumed {
             return;
         }
         let (held, holds) = (before.lock(name), after.lock(name));
         // The waiter that was there all the time, or until it was granted.
-        let has_witness = before.waits_for(name).any(|wait| {
+        let stays_or_is_granted = |wait: &Wait| {
             after.waits.contains(wait)
                 || (holds.holder(&wait.0).is_some() && held.holder(&wait.0).is_none())
-        });
+        };
+        let has_witness = has_resumed || before.waits_for(name).any(stays_or_is_granted);
         for own in held.holders().iter() {
             match holds.holder(&own.token) {
                 Some(same) if same.fence == own.fence => {}
