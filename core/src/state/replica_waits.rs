@@ -28,7 +28,6 @@ use crate::values::holders::Difference;
 use crate::values::lock::Lock;
 use crate::values::name::{Name, Names, Relocation};
 use crate::values::request::Replicas;
-use crate::values::session_id::SessionId;
 use crate::values::time::has_passed;
 use crate::values::token::Token;
 
@@ -48,7 +47,6 @@ pub enum HeldReply {
 pub struct Terms {
     deadline_ms: u64,
     fence: u64,
-    session: SessionId,
 }
 
 impl Terms {
@@ -57,7 +55,6 @@ impl Terms {
         Self {
             deadline_ms: own.deadline_ms,
             fence: own.fence,
-            session: own.session,
         }
     }
 }
@@ -243,6 +240,8 @@ pub struct ReplicaWaits {
     lost: VecDeque<smallvec::IntoIter<[WaiterId; 1]>>,
     /// The numbers of the last confirmations of those grants, unless they had none.
     confirmed: HashMap<GrantId, u64>,
+    /// The lost waits whose hand-overs have followed their locks, by their token.
+    moved: HashMap<Token, Vec<WaiterId>>,
     /// Databases that were emptied, perhaps to be loaded again at once.
     emptied: Vec<Option<i32>>,
     /// Grants in such databases that are still to be looked at.
@@ -371,7 +370,8 @@ impl ReplicaWaits {
             }
         }
         if self.waits.is_empty() {
-            (self.lost, self.confirmed, self.doubtful) = Default::default();
+            (self.lost, self.doubtful) = Default::default();
+            self.forget_lost();
         }
         Some(removed)
     }
@@ -399,14 +399,6 @@ impl ReplicaWaits {
         Some(grant)
     }
 
-    /// Returns the sessions of a wait's grants.
-    pub fn sessions_of(&self, id: WaiterId) -> Vec<SessionId> {
-        let grants = self.waits.get(&id).map(|wait| wait.grants.iter());
-        let grants = grants.into_iter().flatten();
-        let known = grants.filter_map(|id| self.grants.get(*id));
-        known.map(|grant| grant.terms.session).collect()
-    }
-
     /// Returns true if any wait follows a grant at this name.
     pub fn concerns(&self, name: &Name) -> bool {
         self.at.contains_key(name)
@@ -421,6 +413,18 @@ impl ReplicaWaits {
             let grant = self.grant_at(name, token);
             if let Some(grant) = grant.and_then(|id| self.grants.get_mut(id)) {
                 grant.confirmation = self.confirmations;
+            }
+        }
+        self.confirm_moved(token, names);
+    }
+
+    fn confirm_moved(&mut self, token: &Token, names: &Names) {
+        for id in self.moved.get(token).into_iter().flatten() {
+            let reply = self.waits.get_mut(id).map(|wait| &mut wait.reply);
+            if let Some(HeldReply::HandOver(hand_over)) = reply {
+                if hand_over.names.iter().any(|name| names.contains(name)) {
+                    hand_over.take_back = TakeBack::Never;
+                }
             }
         }
     }
@@ -533,9 +537,12 @@ impl ReplicaWaits {
         let lost: HashSet<WaiterId> = ids.copied().collect();
         self.look_at(lost.len());
         for id in lost {
-            let reply = self.waits.get_mut(&id).map(|wait| &mut wait.reply);
-            if let Some(HeldReply::HandOver(hand_over)) = reply {
+            let Some(wait) = self.waits.get_mut(&id) else {
+                continue;
+            };
+            if let HeldReply::HandOver(hand_over) = &mut wait.reply {
                 hand_over.relocate(relocation);
+                self.moved.entry(wait.token.clone()).or_default().push(id);
             }
         }
     }
@@ -669,8 +676,14 @@ impl ReplicaWaits {
             }
             self.lost.pop_front();
         }
-        self.confirmed.clear();
+        self.forget_lost();
         None
+    }
+
+    /// Forgets what is recorded of lost waits, because none is left.
+    fn forget_lost(&mut self) {
+        self.confirmed.clear();
+        self.moved.clear();
     }
 
     /// Returns the first waits that enough replicas have acknowledged, at most `most`.
@@ -817,7 +830,6 @@ mod tests {
         let terms = Terms {
             deadline_ms: 1_000,
             fence: 5,
-            session: SessionId::NONE,
         };
         let grant = waits.grant_to_follow(&name(), &token(), terms);
         let count = NonZeroU16::new(2).expect("a number");
@@ -1070,7 +1082,6 @@ mod tests {
             let terms = Terms {
                 deadline_ms: 1_000,
                 fence: 5,
-                session: SessionId::NONE,
             };
             let names: Vec<Name> = (0..grants).map(|db| Name::new(db as i32, b"k")).collect();
             for id in 0..300 {

@@ -1,7 +1,5 @@
 //! REPLICAS: commands whose reply is held back until replicas have what they changed.
 
-use foldhash::HashSet;
-
 use super::grants::count_held;
 use super::lock_table::{LockTable, WaitQueues};
 use crate::budget::MOST_STEPS;
@@ -19,7 +17,6 @@ use crate::values::lock::Lock;
 use crate::values::name::{Name, Names};
 use crate::values::refusal::Refusal;
 use crate::values::request::Replicas;
-use crate::values::session_id::SessionId;
 use crate::values::token::Token;
 
 impl LockTable {
@@ -69,6 +66,12 @@ impl LockTable {
         &self.replica_waits
     }
 
+    /// Records that a reply tells a token of its grant of these names. Its hand-overs of them that are
+    /// held back are not taken back any more.
+    pub fn confirm(&mut self, token: &Token, names: &Names) {
+        self.replica_waits.confirm(token, names);
+    }
+
     /// Removes the replica wait of a client that got a reply from the server. Returns `None` if the
     /// client has none.
     pub fn leave_replica_wait(&mut self, id: WaiterId) -> Option<Removed> {
@@ -76,15 +79,12 @@ impl LockTable {
     }
 
     /// Removes the replica wait of a client whose connection is gone, and returns the hand-over to
-    /// take back, if there is one. The sessions that it began end, but its grants last until then: what
-    /// they replaced is to be restored in the same step. Returns `None` if the client has no replica
-    /// wait.
+    /// take back, if there is one, see [`untie`](LockTable::untie). Returns `None` if the client has no
+    /// replica wait.
     pub fn lose_replica_wait(&mut self, id: WaiterId) -> Option<Option<HandOver>> {
-        let sessions = self.replica_waits.sessions_of(id);
         let undelivered = self.replica_waits.remove(id)?.undelivered();
-        if let Some(HandOver { replaced, .. }) = &undelivered {
-            let older: HashSet<SessionId> = replaced.iter().map(|it| it.holder.session).collect();
-            self.end_session(sessions.into_iter().filter(|id| !older.contains(id)));
+        if let Some(hand_over) = &undelivered {
+            self.untie(hand_over);
         }
         Some(undelivered)
     }

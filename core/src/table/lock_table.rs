@@ -172,19 +172,11 @@ impl LockTable {
         self.sessions.close_client(client_id, ended_ms);
     }
 
-    /// Ends the sessions that a hand-over began which is to be taken back, before its client's
-    /// connection counts as closed. Its grants last until then: what they replaced is to be restored in
-    /// the same step.
+    /// Ends the sessions that a hand-over began which is to be taken back, because its client's
+    /// connection is lost. Its grants last until then: what they replaced is to be restored in the same
+    /// step.
     pub fn untie(&mut self, undelivered: &HandOver) {
-        let HandOver {
-            client_id,
-            sessions,
-            ..
-        } = undelivered;
-        let tied = self.sessions.ties_of(*client_id);
-        let begun = tied.filter(|(id, _)| sessions.contains(id));
-        let sessions: Vec<SessionId> = begun.map(|(id, _)| id).collect();
-        self.end_session(sessions);
+        self.end_session(SessionId::all_in(&undelivered.sessions));
     }
 
     /// Ends these sessions, because the values with their grants are gone.

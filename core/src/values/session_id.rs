@@ -1,5 +1,7 @@
 //! Session ids.
 
+use std::ops::Range;
+
 /// The number of a session, or a mark for a grant without one. Numbers are never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(u64);
@@ -22,5 +24,10 @@ impl SessionId {
     /// Returns the session with this number.
     pub const fn numbered(number: u64) -> Self {
         Self(number)
+    }
+
+    /// Returns the sessions with the numbers of a range.
+    pub fn all_in(range: &Range<Self>) -> impl Iterator<Item = Self> {
+        (range.start.0..range.end.0).map(Self)
     }
 }

@@ -4,6 +4,8 @@
 //! - With KEEP the waiter returns to its position.
 //! - A lock that was renamed is taken back at its new name.
 
+use redis_lock_core::budget::MOST_A_FIRING;
+
 use super::scene::play;
 use crate::world::name;
 
@@ -96,6 +98,41 @@ fn a_grant_before_its_reply_that_another_command_was_told_of_is_not_taken_back()
     world.hang_up_unseen("MWAIT 2 k l b REPLICAS 1");
     let held = ["j", "l"].map(|key| world.holders(key));
     assert_eq!(held, [["b#1"], ["b#1"]]);
+}
+
+/// More waits are lost than one operation ends, so the wait of b is still there.
+#[test]
+fn a_grant_before_its_reply_that_another_command_was_told_of_at_its_new_name_stays() {
+    let mut world = play(
+        "REPLICAS 1
+         ACQUIRE m x -> granted
+         ACQUIRE k a -> granted
+         WAIT k b REPLICAS 1 -> waits
+         RELEASE k a -> 1",
+    );
+    for _ in 0..=MOST_A_FIRING {
+        assert_eq!(world.say("ACQUIRE m x REPLICAS 1"), "held back");
+    }
+    world.rename_unseen("m", "n");
+    world.rename_unseen("k", "j");
+    assert_eq!(world.say("EXTEND j b"), "1");
+    world.hang_up_unseen("WAIT k b REPLICAS 1");
+    assert_eq!(world.holders("j"), ["b#1"]);
+}
+
+#[test]
+fn a_take_back_of_a_session_before_its_reply_gives_back_a_lock_that_was_renamed() {
+    let mut world = play(
+        "REPLICAS 1
+         ACQUIRE k a SHARED -> granted
+         ACQUIRE k b SHARED -> granted
+         WAIT k a SESSION REPLICAS 1 -> waits
+         RELEASE k b -> 1
+         = k a#1",
+    );
+    world.rename_unseen("k", "j");
+    world.hang_up_unseen("WAIT k a SESSION REPLICAS 1");
+    assert_eq!(world.holders("j"), ["a#1"], "what the token had before");
 }
 
 #[test]
