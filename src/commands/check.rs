@@ -4,12 +4,13 @@ use redis_lock_core::grammar;
 use redis_lock_core::grammar::syntax::{self, Keys, Syntax};
 use redis_lock_core::store::KeyState;
 use redis_lock_core::table::{self};
+use redis_lock_core::values::name::Names;
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::time;
 
 use super::command::{Call, Command};
 use super::spec::{CommandDoc, Spec, SINCE_0_1_0};
-use crate::engine::{recorder, store};
+use crate::engine::{blocking, recorder, store};
 use crate::server::{clock, reply};
 
 pub struct Check;
@@ -42,6 +43,9 @@ impl Command for Check {
                 lock.holder(&token).map(|own| own.deadline_ms)
             }
         };
+        if deadline_ms.is_some() {
+            blocking::record_told(&token, &Names::one(name));
+        }
         reply::integer(
             ctx,
             deadline_ms.map_or(0, |deadline_ms| time::left_ms(deadline_ms, now_ms)),

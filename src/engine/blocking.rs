@@ -41,12 +41,13 @@ use redis_lock_core::state::waiter::WaiterId;
 use redis_lock_core::values::name::{Name, Names, Relocation};
 use redis_lock_core::values::refusal::Refusal;
 use redis_lock_core::values::slot;
+use redis_lock_core::values::token::Token;
 use redis_module::{raw, Context};
 
 use crate::engine::recorder;
 use crate::server::calls::{self, function};
 use crate::server::{api, boundary, clients, clock, filter, random, reply, timer};
-use crate::state::blocked::{Blocked, BlockedClients, Handle};
+use crate::state::blocked::{confirms, Blocked, BlockedClients, Handle};
 use crate::state::entered::Entered;
 use crate::state::pending_events::Event;
 use crate::state::{self, DecoyName, Postponed, State};
@@ -217,6 +218,10 @@ pub fn after_sleep(state: &State) {
     if unlikely(state.postponed.get() != Postponed::None) {
         filter::forget_run_commands();
     }
+    if unlikely(state.pending(|pending| !pending.undelivered.is_empty())) {
+        let known = state.blocked(|blocked| blocked.replied());
+        state.pending(|pending| pending.undelivered.retain(|it| !confirms(&known, it)));
+    }
     state.blocked(BlockedClients::forget_provisional);
 }
 
@@ -286,9 +291,24 @@ fn record_known(state: &State, Operation { names, action, .. }: &Operation, answ
     if !tells_of_grant {
         return;
     }
-    let token = action.token();
+    keep_handed_over(state, action.token(), names);
+}
+
+fn keep_handed_over(state: &State, token: &Token, names: &Names) {
     state.blocked(|blocked| blocked.record_known(token, names));
     state.pending(|pending| pending.keep_handed_over(token, names));
+}
+
+/// Records that a reply which changes nothing tells a token of its grant of these names.
+pub fn record_told(token: &Token, names: &Names) {
+    state::with(|state| {
+        if unlikely(has_unsent(state)) {
+            keep_handed_over(state, token, names);
+        }
+        if unlikely(state.replica_waits.get() > 0) {
+            state.change(|table| table.confirm(token, names));
+        }
+    });
 }
 
 /// Has all hand-overs that may still be taken back follow locks that the server moved.

@@ -4,6 +4,7 @@
 //! renewal of a session. If there are pending events it is armed for now. In a cluster it also
 //! fires shortly before a lease with waiters ends.
 
+use std::cmp::Reverse;
 use std::mem;
 
 use redis_lock_core::budget::{MOST_A_FIRING, MOST_GIVEN_UP, MOST_TAKEN_BACK};
@@ -20,6 +21,7 @@ use crate::server::calls::{self, Str};
 use crate::server::slots::ForeignSlots;
 use crate::server::timer::{self, TimerState};
 use crate::server::{api, clock, fence_key, key};
+use crate::state::blocked::confirms;
 use crate::state::pending_events::Pending;
 use crate::state::{self, State};
 
@@ -167,26 +169,36 @@ fn settle_due_names(ctx: &Context) {
     defer(ctx, deferred);
 }
 
-/// Takes back hand-overs to clients that are gone, up to [`MOST_TAKEN_BACK`] names. If its names may
-/// not be written now, a hand-over is kept while any of its locks is left, and otherwise dropped.
-/// Returns true if hand-overs were not reached.
+/// Takes back hand-overs to clients that are gone, up to [`MOST_TAKEN_BACK`] names, the newest first:
+/// an older one may be what a newer one replaced. If its names may not be written now, a hand-over is
+/// kept while any of its locks is left, and otherwise dropped. It is also kept while a reply may
+/// still tell its token of the grant. Returns true if hand-overs were not reached.
 fn take_back_undelivered(ctx: &Context) -> bool {
-    let mut rest = state::pending(|pending| mem::take(&mut pending.undelivered)).into_iter();
-    let mut retained = Vec::new();
+    let mut all = state::pending(|pending| mem::take(&mut pending.undelivered));
+    if all.is_empty() {
+        return false;
+    }
+    all.sort_by_key(|it| Reverse(it.grant.fence));
+    let unsent = state::blocked(|blocked| blocked.unsent());
+    let mut rest = all.into_iter();
+    let (mut retained, mut told) = (Vec::new(), Vec::new());
     let mut name_count = 0;
     while name_count < MOST_TAKEN_BACK {
         let Some(undelivered) = rest.next() else {
             break;
         };
         name_count += undelivered.names.count();
-        if writable::may_write_all(&undelivered.names) {
+        if confirms(&unsent, &undelivered) {
+            told.push(undelivered);
+        } else if writable::may_write_all(&undelivered.names) {
             take_back(ctx, &undelivered);
         } else if has_any_lock(ctx, &undelivered) {
             retained.push(undelivered);
         }
     }
-    let is_left = rest.len() > 0;
-    state::pending(|pending| drop(pending.undelivered.splice(0..0, rest.chain(retained))));
+    let is_left = rest.len() > 0 || !told.is_empty();
+    let kept = rest.chain(told).chain(retained);
+    state::pending(|pending| drop(pending.undelivered.splice(0..0, kept)));
     is_left
 }
 

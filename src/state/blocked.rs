@@ -3,7 +3,8 @@
 //! 1. A client is in `clients` from the call that blocks it until one of its callbacks has run.
 //! 2. When its wait ends, the outcome is recorded and the client is queued to be unblocked.
 //! 3. A hand-over is provisional from its reply until the server has slept. It is no longer taken
-//!    back once a reply to another connection has confirmed the grant.
+//!    back once a reply to another connection has confirmed the grant. Another hand-over to the same
+//!    token is such a reply once it was sent.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -45,6 +46,9 @@ pub struct Forgotten {
     pub outcome: Option<Outcome>,
 }
 
+/// Names that tokens were told they hold.
+pub type Known = HashSet<(Token, Name)>;
+
 /// The blocked clients and the hand-overs that may still be taken back.
 #[derive(Default)]
 pub struct BlockedClients {
@@ -61,7 +65,7 @@ pub struct BlockedClients {
     pub provisional: Provisional,
     /// (token, name) pairs confirmed to another connection since the last sleep. Their hand-overs
     /// can no longer be taken back.
-    known: HashSet<(Token, Name)>,
+    known: Known,
 }
 
 impl BlockedClients {
@@ -89,13 +93,8 @@ impl BlockedClients {
     #[inline(always)]
     pub fn record_answered(&mut self, waiter_id: WaiterId, outcome: Outcome) {
         match outcome {
-            Outcome::Granted(hand_over) if hand_over.is_revocable() => {
-                self.provisional.add(waiter_id, hand_over);
-            }
-            Outcome::Granted(_)
-            | Outcome::Acknowledged(_)
-            | Outcome::TimedOut
-            | Outcome::Refused(_) => {}
+            Outcome::Granted(hand_over) => self.provisional.add(waiter_id, hand_over),
+            Outcome::Acknowledged(_) | Outcome::TimedOut | Outcome::Refused(_) => {}
         }
     }
 
@@ -132,6 +131,20 @@ impl BlockedClients {
             }
             hand_over.relocate(relocation);
         }
+    }
+
+    /// Returns what the hand-overs confirm whose replies may not be sent yet.
+    pub fn unsent(&self) -> Known {
+        let decided = self.outcomes.values().filter_map(|it| match it {
+            Outcome::Granted(hand_over) => Some(hand_over),
+            Outcome::Acknowledged(_) | Outcome::TimedOut | Outcome::Refused(_) => None,
+        });
+        known_by(decided.chain(self.provisional.iter()))
+    }
+
+    /// Returns what the hand-overs confirm that the server has replied since it last slept.
+    pub fn replied(&self) -> Known {
+        known_by(self.provisional.iter())
     }
 
     /// Forgets the provisional hand-overs, because the server has sent its replies. They can't be
@@ -175,14 +188,24 @@ impl BlockedClients {
     }
 }
 
-fn confirms(known: &HashSet<(Token, Name)>, HandOver { grant, names, .. }: &HandOver) -> bool {
+fn known_by<'h>(hand_overs: impl Iterator<Item = &'h HandOver>) -> Known {
+    let pairs = |it: &'h HandOver| {
+        it.names
+            .iter()
+            .map(|name| (it.grant.token.clone(), name.clone()))
+    };
+    hand_overs.flat_map(pairs).collect()
+}
+
+/// Returns true if a hand-over's token was told of one of its names.
+pub fn confirms(known: &Known, HandOver { grant, names, .. }: &HandOver) -> bool {
     let is_known = |name: &Name| known.contains(&(grant.token.clone(), name.clone()));
     !known.is_empty() && names.iter().any(is_known)
 }
 
 /// Forgets earlier confirmations of a token's names, because no reply has confirmed this hand-over
 /// yet.
-fn forget_known(known: &mut HashSet<(Token, Name)>, HandOver { grant, names, .. }: &HandOver) {
+fn forget_known(known: &mut Known, HandOver { grant, names, .. }: &HandOver) {
     if !known.is_empty() {
         for name in names {
             known.remove(&(grant.token.clone(), name.clone()));

@@ -134,13 +134,9 @@ impl Pending {
     /// connection has confirmed that the token holds the names.
     pub fn keep_handed_over(&mut self, token: &Token, names: &Names) {
         if !self.undelivered.is_empty() {
-            self.undelivered.retain(
-                |HandOver {
-                     grant, names: own, ..
-                 }| {
-                    grant.token != *token || !own.iter().any(|name| names.contains(name))
-                },
-            );
+            let is_told = |name: &Name| names.contains(name);
+            self.undelivered
+                .retain(|it| it.grant.token != *token || !it.names.iter().any(is_told));
         }
     }
 

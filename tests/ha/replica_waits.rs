@@ -534,15 +534,16 @@ fn a_lost_connection_takes_back_no_moved_lock_that_another_one_was_told_of() {
     let primary = &group.primary;
     group.freeze();
     for (way, db, key) in MOVES {
-        for is_moved_first in [false, true] {
-            let waiter = handed_over(&group);
-            let told = primary.call(format!("LOCK.EXTEND k b {LONG}"));
-            assert_eq!(told.int(), 1);
-            lose_and_move(&group, waiter, way, is_moved_first);
-            primary.settle();
-            let mut there = primary.client().into_db(db);
-            let released = there.call(format!("LOCK.RELEASE {key} b"));
-            assert_eq!(released.int(), 1, "{way}, moved first: {is_moved_first}");
+        for told in ["LOCK.EXTEND k b PX 600000", "LOCK.CHECK k b"] {
+            for is_moved_first in [false, true] {
+                let waiter = handed_over(&group);
+                assert!(primary.call(told).int() > 0);
+                lose_and_move(&group, waiter, way, is_moved_first);
+                primary.settle();
+                let mut there = primary.client().into_db(db);
+                let released = there.call(format!("LOCK.RELEASE {key} b")).int();
+                assert_eq!(released, 1, "{told}, {way}, moved first: {is_moved_first}");
+            }
         }
     }
     group.thaw();

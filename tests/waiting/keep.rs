@@ -286,11 +286,14 @@ const TELLERS: [&str; 5] = [
     "LOCK.EXTEND k b PX 600000",
 ];
 
+/// A command that tells of b's grant and makes none.
+const CHECK: &str = "LOCK.CHECK k b";
+
 /// Like `a_grant_taken_back_goes_back_to_its_place`, but another connection of the token gets the
 /// grant confirmed, before or after the old connection is killed.
 #[test]
 fn a_grant_that_another_connection_was_told_of_is_not_taken_back() {
-    for told in TELLERS {
+    for told in TELLERS.into_iter().chain([CHECK]) {
         for keep in ["", "KEEP 600000"] {
             for is_killed_first in [false, true] {
                 let server = server_with_holder();
@@ -311,7 +314,7 @@ fn a_grant_that_another_connection_was_told_of_is_not_taken_back() {
 }
 
 /// Commands that tell a connection of b's grant of j and k, or of one of the two.
-const TELLERS_OF_SEVERAL: [&str; 7] = [
+const TELLERS_OF_SEVERAL: [&str; 8] = [
     "LOCK.ACQUIRE j b PX 600000",
     "LOCK.QUEUE k b PX 600000",
     "LOCK.EXTEND k b PX 600000",
@@ -319,6 +322,7 @@ const TELLERS_OF_SEVERAL: [&str; 7] = [
     "LOCK.MWAIT 2 k j b PX 600000",
     "LOCK.MQUEUE 2 j k b PX 600000",
     "LOCK.MEXTEND 2 k j b PX 600000",
+    CHECK,
 ];
 
 /// The same for several keys: a reply about one of them keeps all.
@@ -375,6 +379,48 @@ fn a_lock_that_moves_after_another_connection_was_told_of_it_is_not_taken_back()
                 let check = there.call(format!("LOCK.CHECK {key} b")).int();
                 assert!(check > 0, "{batch:?}: {check}");
             }
+        }
+    }
+}
+
+/// Two waits of b that are granted in the same tick. The later one keeps the fence of the earlier one,
+/// or replaces its grant.
+const TWICE: [[&str; 2]; 3] = [
+    ["LOCK.MWAIT 2 k l b", "LOCK.WAIT k b"],
+    ["LOCK.MWAIT 2 k l b", "LOCK.WAIT k b SHARED"],
+    ["LOCK.WAIT k b", "LOCK.MWAIT 2 k l b"],
+];
+
+#[test]
+fn a_lock_that_two_clients_of_a_token_wait_for_stays_with_the_one_that_lives() {
+    for waits in TWICE {
+        for killed in [0, 1] {
+            let server = server_with_holder();
+            let mut clients = waits.map(|wait| server.waiter(format!("{wait} {LONG}")));
+            let kill = format!("CLIENT KILL ID {}", clients[killed].id());
+            server.call_all(&["LOCK.RELEASE k a", &kill]);
+            clients[1 - killed].recv().grant();
+            server.settle();
+            let holders = server.known_lock("k").holder_tokens();
+            assert_eq!(holders, ["b"], "{waits:?} without {killed}");
+        }
+    }
+}
+
+#[test]
+fn a_lock_that_two_clients_of_a_token_wait_for_is_free_if_both_are_killed() {
+    for waits in TWICE {
+        for is_reversed in [false, true] {
+            let server = server_with_holder();
+            let clients = waits.map(|wait| server.waiter(format!("{wait} {LONG}")));
+            let mut kills = clients.map(|client| format!("CLIENT KILL ID {}", client.id()));
+            if is_reversed {
+                kills.reverse();
+            }
+            server.call_all(&["LOCK.RELEASE k a", &kills[0], &kills[1]]);
+            until(&format!("{waits:?}, {is_reversed}: no key is left"), || {
+                server.call("DBSIZE").int() == 0
+            });
         }
     }
 }
