@@ -813,6 +813,7 @@ mod tests {
     use crate::state::hand_over::FenceOrigin;
     use crate::values::data::Data;
     use crate::values::holder::Mode;
+    use crate::values::session_id::SessionId;
 
     const ID: WaiterId = WaiterId(7);
 
