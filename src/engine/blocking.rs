@@ -219,10 +219,15 @@ pub fn after_sleep(state: &State) {
         filter::forget_run_commands();
     }
     if unlikely(state.pending(|pending| !pending.undelivered.is_empty())) {
-        let known = state.blocked(|blocked| blocked.replied());
-        state.pending(|pending| pending.undelivered.retain(|it| !confirms(&known, it)));
+        keep_those_told(state);
     }
     state.blocked(BlockedClients::forget_provisional);
+}
+
+/// Keeps the grants of hand-overs to take back if a reply that was sent tells their token of them.
+fn keep_those_told(state: &State) {
+    let known = state.blocked(|blocked| blocked.replied());
+    state.pending(|pending| pending.undelivered.retain(|it| !confirms(&known, it)));
 }
 
 /// Unblocks waiters whose wait has ended: all that were granted, and at most
