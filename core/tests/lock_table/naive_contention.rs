@@ -101,9 +101,7 @@ impl NaiveContention {
                 }
             } else {
                 resumed = Some(token.clone());
-                self.events.retain(
-                    |(_, _, event)| !matches!(event, Event::WaitEnded(ended, _) if ended == wait),
-                );
+                names.iter().for_each(|name| self.resume(wait, name));
             }
         }
         for wait in before.waits.difference(&after.waits) {
@@ -133,6 +131,16 @@ impl NaiveContention {
         }
     }
 
+    /// Removes the end of a wait that goes on. Another wait of its token, which began with it, may have
+    /// ended since.
+    fn resume(&mut self, wait: &Wait, name: &Name) {
+        let is_end = |event: &Event| matches!(event, Event::WaitEnded(ended, _) if ended == wait);
+        let mut events = self.events.iter();
+        if let Some(end) = events.position(|(_, at, event)| at == name && is_end(event)) {
+            self.events.remove(end);
+        }
+    }
+
     fn take_holders(
         &mut self,
         world: &World,
@@ -141,7 +149,7 @@ impl NaiveContention {
         after: &Seen,
         resumed: Option<&Token>,
     ) {
-        // A waiter that comes back has waited all the time.
+        // A waiter that comes back may meet a lease that ended unseen.
         let is_resumed = |wait: &Wait| resumed == Some(&wait.0);
         let has_resumed = after.waits_for(name).any(is_resumed);
         if before.waits_for(name).next().is_none() && !has_resumed {
@@ -149,11 +157,10 @@ impl NaiveContention {
         }
         let (held, holds) = (before.lock(name), after.lock(name));
         // The waiter that was there all the time, or until it was granted.
-        let stays_or_is_granted = |wait: &Wait| {
+        let has_witness = before.waits_for(name).any(|wait| {
             after.waits.contains(wait)
                 || (holds.holder(&wait.0).is_some() && held.holder(&wait.0).is_none())
-        };
-        let has_witness = has_resumed || before.waits_for(name).any(stays_or_is_granted);
+        });
         for own in held.holders().iter() {
             match holds.holder(&own.token) {
                 Some(same) if same.fence == own.fence => {}
