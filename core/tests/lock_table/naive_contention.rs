@@ -55,7 +55,10 @@ impl Seen {
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     WaitBegan,
+    /// After this time. The state after the step shows no grant.
     WaitEnded(Wait, u64),
+    /// By a grant, after this time.
+    Granted(Wait, u64),
     Refused,
     HoldEnded(u64),
     /// The states before and after don't show which holds ended.
@@ -105,9 +108,20 @@ impl NaiveContention {
             }
         }
         for wait in before.waits.difference(&after.waits) {
-            for name in &wait.1 {
-                let waited_ms = world.now_ms - wait.2;
-                self.add(world, name, Event::WaitEnded(wait.clone(), waited_ms));
+            let (token, names, since_ms) = wait;
+            let waited_ms = world.now_ms - since_ms;
+            let fence =
+                |seen: &Seen, name: &Name| seen.lock(name).holder(token).map(|own| own.fence);
+            let is_granted = |name: &Name| {
+                let new = fence(&after, name);
+                new.is_some() && new != fence(before, name)
+            };
+            let end = match names.iter().all(is_granted) {
+                true => Event::Granted(wait.clone(), waited_ms),
+                false => Event::WaitEnded(wait.clone(), waited_ms),
+            };
+            for name in names {
+                self.add(world, name, end.clone());
             }
         }
         for key in keys {
@@ -131,12 +145,15 @@ impl NaiveContention {
         }
     }
 
-    /// Removes the end of a wait that goes on. Another wait of its token, which began with it, may have
-    /// ended since.
+    /// Removes the end of a wait that goes on: its last grant, or the last end that may have been one.
     fn resume(&mut self, wait: &Wait, name: &Name) {
+        let is_grant = |event: &Event| matches!(event, Event::Granted(ended, _) if ended == wait);
         let is_end = |event: &Event| matches!(event, Event::WaitEnded(ended, _) if ended == wait);
-        let mut events = self.events.iter();
-        if let Some(end) = events.position(|(_, at, event)| at == name && is_end(event)) {
+        let last = |is: &dyn Fn(&Event) -> bool| {
+            let mut events = self.events.iter();
+            events.rposition(|(_, at, event)| at == name && is(event))
+        };
+        if let Some(end) = last(&is_grant).or_else(|| last(&is_end)) {
             self.events.remove(end);
         }
     }
@@ -191,7 +208,7 @@ impl NaiveContention {
                 .map(|(_, _, since_ms)| world.now_ms - since_ms)
                 .collect();
             let ended = events.iter().filter_map(|event| match event {
-                Event::WaitEnded(_, waited_ms) => Some(*waited_ms),
+                Event::WaitEnded(_, waited_ms) | Event::Granted(_, waited_ms) => Some(*waited_ms),
                 _ => None,
             });
             let waited: Vec<u64> = ended.chain(on.iter().copied()).collect();
