@@ -44,10 +44,10 @@ use redis_lock_core::values::slot;
 use redis_lock_core::values::token::Token;
 use redis_module::{raw, Context};
 
-use crate::engine::recorder;
+use crate::engine::{absorb, recorder};
 use crate::server::calls::{self, function};
 use crate::server::{api, boundary, clients, clock, filter, random, reply, timer};
-use crate::state::blocked::{confirms, Blocked, BlockedClients, Handle};
+use crate::state::blocked::{Blocked, BlockedClients, Handle};
 use crate::state::entered::Entered;
 use crate::state::pending_events::Event;
 use crate::state::{self, DecoyName, Postponed, State};
@@ -226,8 +226,8 @@ pub fn after_sleep(state: &State) {
 
 /// Keeps the grants of hand-overs to take back if a reply that was sent tells their token of them.
 fn keep_those_told(state: &State) {
-    let known = state.blocked(|blocked| blocked.replied());
-    state.pending(|pending| pending.undelivered.retain(|it| !confirms(&known, it)));
+    let replied = state.blocked(|blocked| blocked.replied());
+    state.pending(|pending| pending.undelivered.retain(|it| !replied.tells_of(it)));
 }
 
 /// Unblocks waiters whose wait has ended: all that were granted, and at most
@@ -311,7 +311,10 @@ pub fn record_told(token: &Token, names: &Names) {
             keep_handed_over(state, token, names);
         }
         if unlikely(state.replica_waits.get() > 0) {
-            state.change(|table| table.confirm(token, names));
+            state.change(|table| {
+                absorb::absorb_into(table, state);
+                table.confirm(token, names);
+            });
         }
     });
 }

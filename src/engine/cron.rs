@@ -4,7 +4,6 @@
 //! renewal of a session. If there are pending events it is armed for now. In a cluster it also
 //! fires shortly before a lease with waiters ends.
 
-use std::cmp::Reverse;
 use std::mem;
 
 use redis_lock_core::budget::{MOST_A_FIRING, MOST_GIVEN_UP, MOST_TAKEN_BACK};
@@ -21,7 +20,7 @@ use crate::server::calls::{self, Str};
 use crate::server::slots::ForeignSlots;
 use crate::server::timer::{self, TimerState};
 use crate::server::{api, clock, fence_key, key};
-use crate::state::blocked::confirms;
+use crate::state::blocked::Granted;
 use crate::state::pending_events::Pending;
 use crate::state::{self, State};
 
@@ -169,35 +168,39 @@ fn settle_due_names(ctx: &Context) {
     defer(ctx, deferred);
 }
 
-/// Takes back hand-overs to clients that are gone, up to [`MOST_TAKEN_BACK`] names, the newest first:
-/// an older one may be what a newer one replaced. If its names may not be written now, a hand-over is
-/// kept while any of its locks is left, and otherwise dropped. It is also kept while a reply may
-/// still tell its token of the grant. Returns true if hand-overs were not reached.
+/// Takes back hand-overs to clients that are gone, up to [`MOST_TAKEN_BACK`] names. If its names may
+/// not be written now, a hand-over is kept while any of its locks is left, and otherwise dropped. It
+/// is also kept while a reply may still tell its token of the grant, and until a later one is taken
+/// back, which may have replaced it. Returns true if there is more to take back.
 fn take_back_undelivered(ctx: &Context) -> bool {
-    let mut all = state::pending(|pending| mem::take(&mut pending.undelivered));
+    let all = state::pending(|pending| mem::take(&mut pending.undelivered));
     if all.is_empty() {
         return false;
     }
-    all.sort_by_key(|it| Reverse(it.grant.fence));
     let unsent = state::blocked(|blocked| blocked.unsent());
+    let latest = Granted::by(all.iter());
     let mut rest = all.into_iter();
-    let (mut retained, mut told) = (Vec::new(), Vec::new());
-    let mut name_count = 0;
+    let (mut retained, mut waiting) = (Vec::new(), Vec::new());
+    let (mut name_count, mut is_unsent, mut is_taken) = (0, false, false);
     while name_count < MOST_TAKEN_BACK {
         let Some(undelivered) = rest.next() else {
             break;
         };
         name_count += undelivered.names.count();
-        if confirms(&unsent, &undelivered) {
-            told.push(undelivered);
+        if unsent.tells_of(&undelivered) {
+            is_unsent = true;
+            waiting.push(undelivered);
+        } else if latest.fence_beside(&undelivered) > Some(undelivered.grant.fence) {
+            waiting.push(undelivered);
         } else if writable::may_write_all(&undelivered.names) {
+            is_taken = true;
             take_back(ctx, &undelivered);
         } else if has_any_lock(ctx, &undelivered) {
             retained.push(undelivered);
         }
     }
-    let is_left = rest.len() > 0 || !told.is_empty();
-    let kept = rest.chain(told).chain(retained);
+    let is_left = rest.len() > 0 || is_unsent || (is_taken && !waiting.is_empty());
+    let kept = rest.chain(waiting).chain(retained);
     state::pending(|pending| drop(pending.undelivered.splice(0..0, kept)));
     is_left
 }

@@ -46,8 +46,36 @@ pub struct Forgotten {
     pub outcome: Option<Outcome>,
 }
 
-/// Names that tokens were told they hold.
-pub type Known = HashSet<(Token, Name)>;
+/// The fences under which hand-overs grant names to tokens, the greatest of each.
+#[derive(Default)]
+pub struct Granted(HashMap<(Token, Name), u64>);
+
+impl Granted {
+    /// Returns what these hand-overs grant.
+    pub fn by<'h>(hand_overs: impl Iterator<Item = &'h HandOver>) -> Self {
+        let mut granted = Self::default();
+        for HandOver { grant, names, .. } in hand_overs {
+            for name in names {
+                let pair = (grant.token.clone(), name.clone());
+                let fence = granted.0.entry(pair).or_default();
+                *fence = grant.fence.max(*fence);
+            }
+        }
+        granted
+    }
+
+    /// Returns the greatest fence under which a hand-over's token is granted one of its names.
+    pub fn fence_beside(&self, HandOver { grant, names, .. }: &HandOver) -> Option<u64> {
+        let fence = |name: &Name| self.0.get(&(grant.token.clone(), name.clone()));
+        names.iter().filter_map(fence).max().copied()
+    }
+
+    /// Returns true if this includes a hand-over of the same grant or a later one. Its reply tells the
+    /// token of the grant.
+    pub fn tells_of(&self, hand_over: &HandOver) -> bool {
+        self.fence_beside(hand_over) >= Some(hand_over.grant.fence)
+    }
+}
 
 /// The blocked clients and the hand-overs that may still be taken back.
 #[derive(Default)]
@@ -65,7 +93,7 @@ pub struct BlockedClients {
     pub provisional: Provisional,
     /// (token, name) pairs confirmed to another connection since the last sleep. Their hand-overs
     /// can no longer be taken back.
-    known: Known,
+    known: HashSet<(Token, Name)>,
 }
 
 impl BlockedClients {
@@ -133,18 +161,18 @@ impl BlockedClients {
         }
     }
 
-    /// Returns what the hand-overs confirm whose replies may not be sent yet.
-    pub fn unsent(&self) -> Known {
+    /// Returns what the hand-overs grant whose replies may not be sent yet.
+    pub fn unsent(&self) -> Granted {
         let decided = self.outcomes.values().filter_map(|it| match it {
             Outcome::Granted(hand_over) => Some(hand_over),
             Outcome::Acknowledged(_) | Outcome::TimedOut | Outcome::Refused(_) => None,
         });
-        known_by(decided.chain(self.provisional.iter()))
+        Granted::by(decided.chain(self.provisional.iter()))
     }
 
-    /// Returns what the hand-overs confirm that the server has replied since it last slept.
-    pub fn replied(&self) -> Known {
-        known_by(self.provisional.iter())
+    /// Returns what the hand-overs grant that the server has replied since it last slept.
+    pub fn replied(&self) -> Granted {
+        Granted::by(self.provisional.iter())
     }
 
     /// Forgets the provisional hand-overs, because the server has sent its replies. They can't be
@@ -188,24 +216,14 @@ impl BlockedClients {
     }
 }
 
-fn known_by<'h>(hand_overs: impl Iterator<Item = &'h HandOver>) -> Known {
-    let pairs = |it: &'h HandOver| {
-        it.names
-            .iter()
-            .map(|name| (it.grant.token.clone(), name.clone()))
-    };
-    hand_overs.flat_map(pairs).collect()
-}
-
-/// Returns true if a hand-over's token was told of one of its names.
-pub fn confirms(known: &Known, HandOver { grant, names, .. }: &HandOver) -> bool {
+fn confirms(known: &HashSet<(Token, Name)>, HandOver { grant, names, .. }: &HandOver) -> bool {
     let is_known = |name: &Name| known.contains(&(grant.token.clone(), name.clone()));
     !known.is_empty() && names.iter().any(is_known)
 }
 
 /// Forgets earlier confirmations of a token's names, because no reply has confirmed this hand-over
 /// yet.
-fn forget_known(known: &mut Known, HandOver { grant, names, .. }: &HandOver) {
+fn forget_known(known: &mut HashSet<(Token, Name)>, HandOver { grant, names, .. }: &HandOver) {
     if !known.is_empty() {
         for name in names {
             known.remove(&(grant.token.clone(), name.clone()));

@@ -539,14 +539,29 @@ fn a_lost_connection_takes_back_no_moved_lock_that_another_one_was_told_of() {
                 let waiter = handed_over(&group);
                 assert!(primary.call(told).int() > 0);
                 lose_and_move(&group, waiter, way, is_moved_first);
-                primary.settle();
-                let mut there = primary.client().into_db(db);
-                let released = there.call(format!("LOCK.RELEASE {key} b")).int();
-                assert_eq!(released, 1, "{told}, {way}, moved first: {is_moved_first}");
+                assert_kept(&group, db, key, told);
             }
+        }
+        for told in ["LOCK.EXTEND", "LOCK.CHECK"] {
+            let waiter = handed_over(&group);
+            let kill = format!("CLIENT KILL ID {}", waiter.id());
+            let (select, told) = (format!("SELECT {db}"), format!("{told} {key} b"));
+            let mut client = primary.client();
+            client.call_all(&[way, &select, &told, &kill]);
+            group.until_held_replies(0);
+            assert_kept(&group, db, key, &told);
         }
     }
     group.thaw();
+}
+
+/// Asserts that b still holds a lock that moved, and releases it.
+#[track_caller]
+fn assert_kept(group: &Group, db: u32, key: &str, told: &str) {
+    group.primary.settle();
+    let mut there = group.primary.client().into_db(db);
+    let released = there.call(format!("LOCK.RELEASE {key} b"));
+    assert_eq!(released.int(), 1, "{told}: {db}:{key}");
 }
 
 /// Hands the lock k over to b, whose reply is held back. Returns its client.

@@ -104,6 +104,8 @@ pub struct ReplicaWait {
     stage: Stage,
     /// The number of the last confirmation of any grant before the wait began.
     confirmation: u64,
+    /// True if it is in [`ReplicaWaits::lost_at`], or has no hand-over.
+    is_listed: bool,
 }
 
 impl ReplicaWait {
@@ -118,12 +120,20 @@ impl ReplicaWait {
             until_ms: now_ms.saturating_add(replicas.within_ms),
             stage: Stage::Unsent,
             confirmation: 0,
+            is_listed: false,
         }
     }
 
     /// Has the wait follow a grant of its token.
     pub fn follow(&mut self, grant: GrantId) {
         self.grants.push(grant);
+    }
+
+    fn hand_over(&mut self) -> Option<&mut HandOver> {
+        match &mut self.reply {
+            HeldReply::HandOver(hand_over) => Some(hand_over),
+            HeldReply::Grant | HeldReply::Count(_) => None,
+        }
     }
 }
 
@@ -240,8 +250,11 @@ pub struct ReplicaWaits {
     lost: VecDeque<smallvec::IntoIter<[WaiterId; 1]>>,
     /// The numbers of the last confirmations of those grants, unless they had none.
     confirmed: HashMap<GrantId, u64>,
-    /// The lost waits whose hand-overs have followed their locks, by their token.
-    moved: HashMap<Token, Vec<WaiterId>>,
+    /// The lost waits with a hand-over, by the names of its locks now and by its token, with some that
+    /// have ended before. Filled when a lock moves.
+    lost_at: HashMap<Name, HashMap<Token, Vec<WaiterId>>>,
+    /// The number of grants at the end of `lost` whose waits are not in `lost_at` yet.
+    unlisted: usize,
     /// Databases that were emptied, perhaps to be loaded again at once.
     emptied: Vec<Option<i32>>,
     /// Grants in such databases that are still to be looked at.
@@ -415,16 +428,16 @@ impl ReplicaWaits {
                 grant.confirmation = self.confirmations;
             }
         }
-        self.confirm_moved(token, names);
+        if !self.lost_at.is_empty() {
+            self.confirm_lost(token, names);
+        }
     }
 
-    fn confirm_moved(&mut self, token: &Token, names: &Names) {
-        for id in self.moved.get(token).into_iter().flatten() {
-            let reply = self.waits.get_mut(id).map(|wait| &mut wait.reply);
-            if let Some(HeldReply::HandOver(hand_over)) = reply {
-                if hand_over.names.iter().any(|name| names.contains(name)) {
-                    hand_over.take_back = TakeBack::Never;
-                }
+    fn confirm_lost(&mut self, token: &Token, names: &Names) {
+        let at_name = names.iter().filter_map(|name| self.lost_at.get(name));
+        for id in at_name.filter_map(|tokens| tokens.get(token)).flatten() {
+            if let Some(hand_over) = self.waits.get_mut(id).and_then(ReplicaWait::hand_over) {
+                hand_over.take_back = TakeBack::Never;
             }
         }
     }
@@ -481,6 +494,7 @@ impl ReplicaWaits {
     pub fn end_grant(&mut self, id: GrantId) {
         if let Some(grant) = self.forget(id) {
             self.lost.push_back(grant.waits.into_iter());
+            self.unlisted += 1;
             if grant.confirmation > 0 {
                 self.confirmed.insert(id, grant.confirmation);
             }
@@ -533,16 +547,51 @@ impl ReplicaWaits {
     /// Has the hand-overs that are held back follow locks that the server moved. The waits of moved
     /// locks are lost by now, so the others need not be looked at.
     pub fn relocate(&mut self, relocation: &Relocation) {
-        let ids = self.lost.iter().flat_map(smallvec::IntoIter::as_slice);
-        let lost: HashSet<WaiterId> = ids.copied().collect();
-        self.look_at(lost.len());
-        for id in lost {
+        self.list_lost();
+        let names: Vec<Name> = match relocation {
+            Relocation::Moved(from, to) => vec![from.clone(), to.clone()],
+            Relocation::Swapped(..) => {
+                let names = self.lost_at.keys().filter(|it| relocation.concerns(it));
+                names.cloned().collect()
+            }
+        };
+        let entries = names.iter().filter_map(|it| self.lost_at.remove_entry(it));
+        let entries: Vec<_> = entries.collect();
+        let of_tokens = entries.iter().flat_map(|(_, tokens)| tokens.values());
+        let ids: HashSet<WaiterId> = of_tokens.flatten().copied().collect();
+        self.look_at(ids.len());
+        for id in ids {
+            if let Some(hand_over) = self.waits.get_mut(&id).and_then(ReplicaWait::hand_over) {
+                hand_over.relocate(relocation);
+            }
+        }
+        let moved = |(name, tokens)| Some((relocation.follow(&name)?, tokens));
+        self.lost_at.extend(entries.into_iter().filter_map(moved));
+    }
+
+    fn list_lost(&mut self) {
+        let first = self
+            .lost
+            .len()
+            .saturating_sub(std::mem::take(&mut self.unlisted));
+        let ids = self
+            .lost
+            .range(first..)
+            .flat_map(smallvec::IntoIter::as_slice);
+        let ids: Vec<WaiterId> = ids.copied().collect();
+        self.look_at(ids.len());
+        for id in ids {
             let Some(wait) = self.waits.get_mut(&id) else {
                 continue;
             };
-            if let HeldReply::HandOver(hand_over) = &mut wait.reply {
-                hand_over.relocate(relocation);
-                self.moved.entry(wait.token.clone()).or_default().push(id);
+            if std::mem::replace(&mut wait.is_listed, true) {
+                continue;
+            }
+            let token = wait.token.clone();
+            let names = wait.hand_over().map(|it| it.names.clone());
+            for name in names.iter().flatten() {
+                let tokens = self.lost_at.entry(name.clone()).or_default();
+                tokens.entry(token.clone()).or_default().push(id);
             }
         }
     }
@@ -683,7 +732,8 @@ impl ReplicaWaits {
     /// Forgets what is recorded of lost waits, because none is left.
     fn forget_lost(&mut self) {
         self.confirmed.clear();
-        self.moved.clear();
+        self.lost_at.clear();
+        self.unlisted = 0;
     }
 
     /// Returns the first waits that enough replicas have acknowledged, at most `most`.
