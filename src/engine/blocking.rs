@@ -47,7 +47,7 @@ use redis_module::{raw, Context};
 use crate::engine::{absorb, recorder};
 use crate::server::calls::{self, function};
 use crate::server::{api, boundary, clients, clock, filter, random, reply, timer};
-use crate::state::blocked::{Blocked, BlockedClients, Handle};
+use crate::state::blocked::{Blocked, BlockedClients, Granted, Handle};
 use crate::state::entered::Entered;
 use crate::state::pending_events::Event;
 use crate::state::{self, DecoyName, Postponed, State};
@@ -226,7 +226,7 @@ pub fn after_sleep(state: &State) {
 
 /// Keeps the grants of hand-overs to take back if a reply that was sent tells their token of them.
 fn keep_those_told(state: &State) {
-    let replied = state.blocked(|blocked| blocked.replied());
+    let replied = state.blocked(|blocked| Granted::by(blocked.provisional.iter_mut()));
     state.pending(|pending| pending.undelivered.retain(|it| !replied.tells_of(it)));
 }
 

@@ -177,29 +177,29 @@ fn take_back_undelivered(ctx: &Context) -> bool {
     if all.is_empty() {
         return false;
     }
-    let unsent = state::blocked(|blocked| blocked.unsent());
+    let unsent = state::blocked(|blocked| Granted::by(blocked.unsent()));
     let latest = Granted::by(all.iter());
     let mut rest = all.into_iter();
     let (mut retained, mut waiting) = (Vec::new(), Vec::new());
-    let (mut name_count, mut is_unsent, mut is_taken) = (0, false, false);
+    let (mut name_count, mut goes_on) = (0, false);
     while name_count < MOST_TAKEN_BACK {
         let Some(undelivered) = rest.next() else {
             break;
         };
         name_count += undelivered.names.count();
         if unsent.tells_of(&undelivered) {
-            is_unsent = true;
+            goes_on = true;
             waiting.push(undelivered);
         } else if latest.fence_beside(&undelivered) > Some(undelivered.grant.fence) {
             waiting.push(undelivered);
         } else if writable::may_write_all(&undelivered.names) {
-            is_taken = true;
+            goes_on = true;
             take_back(ctx, &undelivered);
         } else if has_any_lock(ctx, &undelivered) {
             retained.push(undelivered);
         }
     }
-    let is_left = rest.len() > 0 || is_unsent || (is_taken && !waiting.is_empty());
+    let is_left = rest.len() > 0 || (goes_on && !waiting.is_empty());
     let kept = rest.chain(waiting).chain(retained);
     state::pending(|pending| drop(pending.undelivered.splice(0..0, kept)));
     is_left

@@ -3,9 +3,10 @@
 //! 1. A client is in `clients` from the call that blocks it until one of its callbacks has run.
 //! 2. When its wait ends, the outcome is recorded and the client is queued to be unblocked.
 //! 3. A hand-over is provisional from its reply until the server has slept. It is no longer taken
-//!    back once a reply to another connection has confirmed the grant. Another hand-over to the same
-//!    token is such a reply once it was sent.
+//!    back once a reply to another connection has confirmed the grant. The reply to a hand-over of the
+//!    same token under the same fence or a later one does so once it was sent.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::mem;
 
@@ -52,9 +53,10 @@ pub struct Granted(HashMap<(Token, Name), u64>);
 
 impl Granted {
     /// Returns what these hand-overs grant.
-    pub fn by<'h>(hand_overs: impl Iterator<Item = &'h HandOver>) -> Self {
+    pub fn by<H: Borrow<HandOver>>(hand_overs: impl Iterator<Item = H>) -> Self {
         let mut granted = Self::default();
-        for HandOver { grant, names, .. } in hand_overs {
+        for hand_over in hand_overs {
+            let HandOver { grant, names, .. } = hand_over.borrow();
             for name in names {
                 let pair = (grant.token.clone(), name.clone());
                 let fence = granted.0.entry(pair).or_default();
@@ -149,11 +151,7 @@ impl BlockedClients {
     /// confirmed stay confirmed.
     pub fn relocate(&mut self, relocation: &Relocation) {
         let known = mem::take(&mut self.known);
-        let decided = self.outcomes.values_mut().filter_map(|it| match it {
-            Outcome::Granted(hand_over) => Some(hand_over),
-            Outcome::Acknowledged(_) | Outcome::TimedOut | Outcome::Refused(_) => None,
-        });
-        for hand_over in decided.chain(self.provisional.iter_mut()) {
+        for hand_over in self.unsent() {
             if confirms(&known, hand_over) {
                 hand_over.take_back = TakeBack::Never;
             }
@@ -161,18 +159,13 @@ impl BlockedClients {
         }
     }
 
-    /// Returns what the hand-overs grant whose replies may not be sent yet.
-    pub fn unsent(&self) -> Granted {
-        let decided = self.outcomes.values().filter_map(|it| match it {
+    /// Returns the hand-overs whose replies may not be sent yet.
+    pub fn unsent(&mut self) -> impl Iterator<Item = &mut HandOver> {
+        let decided = self.outcomes.values_mut().filter_map(|it| match it {
             Outcome::Granted(hand_over) => Some(hand_over),
             Outcome::Acknowledged(_) | Outcome::TimedOut | Outcome::Refused(_) => None,
         });
-        Granted::by(decided.chain(self.provisional.iter()))
-    }
-
-    /// Returns what the hand-overs grant that the server has replied since it last slept.
-    pub fn replied(&self) -> Granted {
-        Granted::by(self.provisional.iter())
+        decided.chain(self.provisional.iter_mut())
     }
 
     /// Forgets the provisional hand-overs, because the server has sent its replies. They can't be

@@ -55,11 +55,6 @@ impl Provisional {
     }
 
     /// Returns all hand-overs that were not taken out.
-    pub fn iter(&self) -> impl Iterator<Item = &HandOver> {
-        self.list.iter().filter_map(|(_, it)| it.as_ref())
-    }
-
-    /// Returns all hand-overs that were not taken out, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut HandOver> {
         self.list.iter_mut().filter_map(|(_, it)| it.as_mut())
     }

@@ -9,7 +9,7 @@ use redis::Value;
 
 use crate::nodes::Cluster;
 use crate::{cluster, sentinel};
-use support::{eventually, until, Client, Expect, Reply, Server, LONG};
+use support::{eventually, until, Client, Expect, Reply, Server, LONG, MOVES};
 
 const TOO_FEW: &str = "NOREPLICAS fewer replicas are online than REPLICAS asks for";
 const LOST: &str = "NOREPLICAS the grant ended before enough replicas had acknowledged it";
@@ -500,13 +500,6 @@ fn a_lost_connection_takes_back_a_hand_over_only() {
     assert_eq!(Group::holders(primary, "k"), ["b"]);
     group.thaw();
 }
-
-/// The ways in which a lock moves at once, each with its database and its key then.
-const MOVES: [(&str, u32, &str); 3] = [
-    ("RENAME k j", 0, "j"),
-    ("MOVE k 1", 1, "k"),
-    ("SWAPDB 0 1", 1, "k"),
-];
 
 /// The waiter got nothing of its hand-over, so the lock is taken back at its new name.
 #[test]

@@ -44,6 +44,13 @@ pub fn signal(process_id: &str, signal: libc::c_int) -> bool {
 /// A lease that no test outlives.
 pub const LONG: &str = "PX 600000";
 
+/// The commands that move the lock k, each with its database and its key then.
+pub const MOVES: [(&str, u32, &str); 3] = [
+    ("RENAME k j", 0, "j"),
+    ("MOVE k 1", 1, "k"),
+    ("SWAPDB 0 1", 1, "k"),
+];
+
 /// Starts a server where `a` holds `k` with a long lease.
 #[track_caller]
 pub fn server_with_holder() -> Server {

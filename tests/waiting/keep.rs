@@ -2,7 +2,7 @@
 //! BLOCK has ended.
 
 use redis::Value;
-use support::{server_with_holder, until, Client, Expect, Server, LONG};
+use support::{server_with_holder, until, Client, Expect, Server, LONG, MOVES};
 
 /// Returns the token and the kind of each waiter for a key, in the order of the queue.
 fn queue(server: &Server, key: &str) -> Vec<(String, String)> {
@@ -350,11 +350,7 @@ fn a_grant_of_several_keys_that_another_connection_was_told_of_is_not_taken_back
 /// The same for a lock that moves in that tick, and which the connection was told of before or after.
 #[test]
 fn a_lock_that_moves_after_another_connection_was_told_of_it_is_not_taken_back() {
-    for (way, db, key) in [
-        ("RENAME k j", 0, "j"),
-        ("MOVE k 1", 1, "k"),
-        ("SWAPDB 0 1", 1, "k"),
-    ] {
+    for (way, db, key) in MOVES {
         let (told, told_late) = (
             format!("LOCK.EXTEND k b {LONG}"),
             format!("LOCK.EXTEND {key} b {LONG}"),

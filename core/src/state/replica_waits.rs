@@ -428,9 +428,7 @@ impl ReplicaWaits {
                 grant.confirmation = self.confirmations;
             }
         }
-        if !self.lost_at.is_empty() {
-            self.confirm_lost(token, names);
-        }
+        self.confirm_lost(token, names);
     }
 
     fn confirm_lost(&mut self, token: &Token, names: &Names) {
